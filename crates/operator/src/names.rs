@@ -20,6 +20,8 @@ pub const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 pub const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// Annotation written after a key was published, so that the kubelet syncs the pod at once (D9).
 pub const OPENED: &str = "outrigger.dev/barrier-opened";
+/// On pods: when the operator wrote their result. The kubelet syncs a pod when its metadata changes, not its status.
+pub const RESULT: &str = "outrigger.dev/result-written";
 /// Annotation `Count`: the exit codes of stopped sidecars are part of a pod's result.
 pub const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
 

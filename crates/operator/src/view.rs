@@ -97,6 +97,16 @@ impl ContainerView {
     pub fn is_refused(&self) -> bool {
         self.waiting.as_ref().is_some_and(|(reason, _)| reason == REFUSED)
     }
+
+    /// Whether it was refused because the key of its barrier was missing; a container may lack other things as well.
+    pub fn is_refused_for_key(&self) -> bool {
+        let Some((_, message)) = self.waiting.as_ref().filter(|_| self.is_refused()) else { return false };
+        // "couldn't find key p_1 in ConfigMap ns/name", "configmap \"name\" not found"
+        self.barrier.as_ref().is_some_and(|b| {
+            message.contains(&format!("couldn't find key {} in", b.key))
+                || message.contains(&format!("\"{}\" not found", b.map))
+        })
+    }
 }
 
 impl PodView {

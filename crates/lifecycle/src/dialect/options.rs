@@ -21,10 +21,10 @@ const DELAY_MAX_MS: u64 = 86_400_000;
 /// Read by the operator in a cluster.
 const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// Written by the operator.
-const WOKEN: &str = "outrigger.dev/barrier-opened";
+const WOKEN: [&str; 2] = ["outrigger.dev/barrier-opened", "outrigger.dev/result-written"];
 
 /// All of Outrigger's annotations.
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 14] = [
     depends_on::ANNOTATION,
     SIDECAR_PHASE,
     PRE_STOP,
@@ -37,7 +37,8 @@ const KNOWN: [&str; 13] = [
     RUN_ONCE,
     kep::SIDECARS,
     LAUNCH_TIMEOUT,
-    WOKEN,
+    WOKEN[0],
+    WOKEN[1],
 ];
 
 pub(super) fn apply(draft: &mut Draft<'_>) {

@@ -304,6 +304,8 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
             for name in cx.store.agent_names().into_iter().filter(|name| !names.contains(name)) {
                 agent_gone(cx, &name);
             }
+            // Their pods may have gone or ended while nothing was told.
+            cx.store.request_names().into_iter().for_each(|name| cx.queue.add(Key::Request(name)));
         }
     }
 }

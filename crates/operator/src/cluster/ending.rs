@@ -8,7 +8,7 @@ use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
 
 use super::controllers::Context;
-use super::launch::{patch_status, seconds};
+use super::launch::{patch_status, seconds, wake_for_result};
 use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
 use crate::decide::serve::needs_result;
@@ -29,7 +29,9 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, E
     let requests = cx.store.requests_of(&view.namespace, &view.name);
     let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();
     let now = now();
-    for step in decide(view, node, &past, now) {
+    let steps = decide(view, node, &past, now);
+    let is_agents = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, Step::Stop { .. }));
+    for step in steps {
         match step {
             Step::Swap(swaps) => swap(cx, view, swaps).await?,
             Step::Stop { attempt, containers, ordered, result } => {
@@ -44,6 +46,10 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, E
                 patch_status(cx, view, json!({"phase": phase, "conditions": [condition]})).await?;
                 cx.events.tell(view, false, "SidecarTerminator", &message);
                 cx.metrics.ended.add_one();
+                if !is_agents {
+                    // The kubelet stops what still runs. Where the agent does, it must not: hooks would be run twice.
+                    wake_for_result(cx, view).await?;
+                }
             }
             Step::Event { is_warning, message } => {
                 cx.events.tell(view, is_warning, "SidecarTerminator", &message)

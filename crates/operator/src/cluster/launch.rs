@@ -240,14 +240,24 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
     if view.barriers().all(|(_, barrier)| keys.contains(&barrier.key)) {
         annotations[names::COMPLETED] = json!("true");
     }
+    annotate(cx, &view, annotations).await?;
+    cx.store.remember(key, |held| held.woken_at = Some(now()));
+    Ok(())
+}
+
+/// Makes the kubelet see the result that was written for a pod, and stop what still runs.
+pub(crate) async fn wake_for_result(cx: &Context, view: &PodView) -> Result<(), Error> {
+    annotate(cx, view, json!({names::RESULT: Timestamp::now().to_string()})).await
+}
+
+async fn annotate(cx: &Context, view: &PodView, annotations: Value) -> Result<(), Error> {
     let patch = json!({"metadata": {"uid": view.uid, "annotations": annotations}});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
     // Only the metadata comes back.
     api.patch_metadata(&view.name, &PatchParams::default(), &Patch::Merge(patch))
         .await
-        .map_err(Error::api(format!("annotate pod {key}")))?;
-    cx.store.remember(key, |held| held.woken_at = Some(now()));
-    Ok(())
+        .map(|_| ())
+        .map_err(Error::api(format!("annotate pod {}", view.key())))
 }
 
 /// Writes a part of a pod's status; conditions are merged by their type.
@@ -265,7 +275,7 @@ async fn fail(cx: &Context, view: &PodView, message: &str) -> Result<(), Error> 
     patch_status(cx, view, json!({"phase": "Failed", "reason": "GateNeverOpens", "message": message}))
         .await?;
     cx.metrics.ended.add_one();
-    Ok(())
+    wake_for_result(cx, view).await
 }
 
 async fn condition(cx: &Context, view: &PodView, is_true: bool, message: &str) -> Result<(), Error> {

@@ -115,6 +115,12 @@ async fn carry_out(
             let patch = Patch::Merge(patch);
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
         }
+        Step::States(states) => {
+            // With the version: the agent writes them as well.
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": {"containerRecreateStates": states}});
+            let patch = Patch::Merge(patch);
+            write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
+        }
         Step::Snapshot(snapshot) => {
             patch_request(api, &name, json!({"containerStatusSnapshot": snapshot})).await
         }

@@ -57,8 +57,11 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
         let name = request.metadata.name.as_deref().unwrap_or_default();
         let verb = if request.only_stops() { "stops" } else { "recreates" };
         next = format!("container recreate request {name} {verb} {}", targets.join(", "));
+        let grace = request.strategy().unready_grace_period_seconds.unwrap_or(0);
         if !request.status.message.is_empty() {
             next = format!("{next}: it {}", request.status.message);
+        } else if grace > 0 && request.status.container_recreate_states.is_empty() {
+            next = format!("{next}, {grace} s after the pod was made unready");
         }
     }
     if let Some(message) = pod.status.and_then(|status| status.message).filter(|_| view.is_over()) {

@@ -43,6 +43,7 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     check_mains(&pod)?;
     let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
         Some(sidecars) => {
+            let pod = order_sidecars(pod, &sidecars, &mut admitted.pod)?;
             native_sidecars(&pod, &sidecars, &mut admitted)?;
             typed(&admitted.pod)?
         }
@@ -253,6 +254,46 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     Ok(planned)
 }
 
+/// Puts the containers named by the annotation into the order that `depends-on` asks for: the kubelet starts native sidecars one
+/// after the other. Only they change places among each other.
+fn order_sidecars(mut pod: Pod, sidecars: &str, object: &mut Value) -> Result<Pod, Refusal> {
+    let Some(depends_on) = annotation(&pod, names::DEPENDS_ON) else { return Ok(pod) };
+    let mut only = pod.clone();
+    let annotations = [(names::SIDECARS, sidecars), (names::DEPENDS_ON, depends_on)];
+    only.metadata.annotations =
+        Some(annotations.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    for c in &mut only.spec.get_or_insert_default().containers {
+        c.env = None;
+    }
+    let input = PodInput { pod: only, lifecycle_types: Default::default() };
+    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    let all = &planned.plan.containers;
+    let named = sidecars.split(',').map(str::trim);
+    let mut left: Vec<usize> = named
+        .filter_map(|name| planned.plan.find(name))
+        .filter(|&i| all[i].place.list == List::Main)
+        .collect();
+    left.sort_unstable();
+    left.dedup();
+    let places: Vec<usize> = left.iter().map(|&i| all[i].place.index).collect();
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let waits = |i: usize| {
+            all[i].gates.iter().any(|g| g.dialect == Some(Dialect::DependsOn) && left.contains(&g.on))
+        };
+        // There is always one: a plan has no circles.
+        let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
+        order.push(all[left.remove(next)].place.index);
+    }
+    let (before, written) = (pod.clone(), object.clone());
+    let (Some(spec), Some(old)) = (&mut pod.spec, &before.spec) else { return Ok(pod) };
+    for (place, from) in places.into_iter().zip(order) {
+        spec.containers[place] = old.containers[from].clone();
+        object["spec"]["containers"][place] = written["spec"]["containers"][from].clone();
+    }
+    Ok(pod)
+}
+
 /// Turns the containers named by the annotation into native sidecars, in the order of the KEP. Everything
 /// else in the pod about order stays.
 fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
@@ -412,7 +453,7 @@ fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     }
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         // A copy of a live pod has not been launched.
-        for name in [names::COMPLETED, names::OPENED] {
+        for name in [names::COMPLETED, names::OPENED, names::RESULT] {
             found |= annotations.shift_remove(name).is_some();
         }
     }

@@ -86,6 +86,14 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
         (_, State::Waiting) if kubelet_gate(view, i).is_some() && !view.is_over() => {
             (kubelet_gate(view, i).map(|closed| gate(view, i, closed, now)).unwrap_or_default(), view.started)
         }
+        // The kubelet ends what it never started with an exit code, too.
+        (_, State::Waiting | State::Exited) if view.is_over() && c.id.is_none() && c.restarts == 0 => {
+            ("was never started".to_owned(), None)
+        }
+        // The kubelet's reason is from before the key was published.
+        (_, State::Waiting) if barrier == "open" && c.is_refused_for_key() => {
+            ("about to start".to_owned(), None)
+        }
         (_, State::Running { since }) if c.ready => {
             (format!("ready, running for {}", Span(now.since(since))), Some(since))
         }
@@ -137,7 +145,10 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
     if view.node.is_none() {
         return "the pod waits for a node".to_owned();
     }
-    if let Some((i, closed)) = (0..view.containers.len()).find_map(|i| Some((i, kubelet_gate(view, i)?))) {
+    // One that waits for nothing else.
+    let may_be_next = |i: &usize| barrier::closed_gate(view, *i).is_none();
+    let mut candidates = (0..view.containers.len()).filter(may_be_next);
+    if let Some((i, closed)) = candidates.find_map(|i| Some((i, kubelet_gate(view, i)?))) {
         let (name, on) = (&view.plan.containers[i].name, &view.plan.containers[closed.on].name);
         if view.observation.containers[i].state == State::Waiting {
             return format!("the kubelet starts `{name}` once `{on}` is {}", is(closed));

@@ -33,6 +33,8 @@ pub enum Step {
     ResultWritten,
     /// Write into the status what the request is waiting for (D17).
     Note(String),
+    /// Write the states: a container has failed, and the agent decides what that means for the others.
+    States(Vec<RecreateState>),
     /// Write the result.
     Complete {
         /// The states, all final.
@@ -104,8 +106,8 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
         return out;
     }
     out.look_at(created + limit);
-    if let Some(verdict) = ended_for_good(request, pod) {
-        out.steps.push(verdict);
+    if let Some(step) = ended_for_good(request, pod) {
+        out.steps.push(step);
         return out;
     }
     if request.status.phase == "Recreating"
@@ -233,22 +235,32 @@ fn give_up(request: &Request, message: String) -> Step {
         waits if request.status.phase == "Pending" && !waits.is_empty() => format!("{message}: it {waits}"),
         _ => message,
     };
-    let states = request.spec.containers.iter().map(|target| {
-        let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
-        let mut state = stored
-            .cloned()
-            .unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
-        if !state.phase.is_final() {
-            (state.phase, state.message) = (Progress::Failed, message.clone());
-        }
-        state
-    });
-    Step::Complete { states: states.collect(), message: message.clone() }
+    give_up_from(request, &request.status.container_recreate_states, message)
 }
 
-/// A container that was stopped, or has ended, and that the kubelet will not start again (CRR-43): that is also a result.
+fn give_up_from(request: &Request, states: &[RecreateState], message: String) -> Step {
+    let states: Vec<RecreateState> = request
+        .spec
+        .containers
+        .iter()
+        .map(|target| {
+            let stored = states.iter().find(|s| s.name == target.name);
+            let mut state = stored
+                .cloned()
+                .unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
+            if !state.phase.is_final() {
+                (state.phase, state.message) = (Progress::Failed, message.clone());
+            }
+            state
+        })
+        .collect();
+    Step::Complete { states, message }
+}
+
+/// Containers that were stopped, or have ended, and that the kubelet will not start again (CRR-43), and pods that have ended: that
+/// is also a result.
 fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
-    if request.only_stops() || request.status.container_recreate_states.is_empty() {
+    if request.only_stops() {
         return None;
     }
     let mut states = request.status.container_recreate_states.clone();
@@ -264,8 +276,15 @@ fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
             changed = true;
         }
     }
-    let all = states.iter().all(|s| s.phase.is_final());
-    (changed && all).then(|| Step::Complete { states, message: String::new() })
+    if changed && states.iter().all(|s| s.phase.is_final()) {
+        return Some(Step::Complete { states, message: String::new() });
+    }
+    if pod.is_over() {
+        let message = format!("pod {} is over: its phase is {}", pod.name, pod.phase);
+        return Some(give_up_from(request, &states, message));
+    }
+    // The others wait for this one.
+    (changed && request.strategy().ordered_recreate).then_some(Step::States(states))
 }
 
 /// The kubelet's status of the containers that are newer than the request (CRR-26). By instance, not by time:

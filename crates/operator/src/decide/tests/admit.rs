@@ -263,6 +263,24 @@ fn sidecars_become_native() {
 }
 
 #[test]
+fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
+    let mut pod =
+        pod(&[("log", Value::Null), ("main", Value::Null), ("dns", Value::Null), ("proxy", Value::Null)]);
+    pod["metadata"]["annotations"] =
+        json!({names::SIDECARS: "log,dns,proxy", names::DEPENDS_ON: "log: proxy started; main: log ready"});
+    let out = admitted(&pod).pod;
+    let names = |list: &str| -> Vec<&str> {
+        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
+    };
+    assert_eq!(names("initContainers"), ["dns", "proxy", "log"]);
+    assert_eq!(names("containers"), ["main"]);
+    // In a circle, what the author wrote is named.
+    pod["metadata"]["annotations"][names::DEPENDS_ON] = json!("log: main ready");
+    let refusal = admit(&pod, SUFFIX).expect_err("the main waits for its sidecars");
+    assert!(!refusal.message.contains("initContainers"), "{refusal}");
+}
+
+#[test]
 fn a_timeout_that_is_none_is_refused() {
     let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::LAUNCH_TIMEOUT: "soon"});

@@ -54,6 +54,42 @@ fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
 }
 
 #[test]
+fn while_init_containers_run_the_next_is_one_that_waits_for_nothing_else() {
+    let mut pod = levels(json!([]));
+    pod["spec"]["initContainers"] = json!([{"name": "setup"}]);
+    let (_, next) = explained(pod, &Map::Ours { keys: ["p_1".to_owned()].into() }, &[]);
+    assert_eq!(next, "the kubelet starts `sidecar` once `setup` is complete");
+}
+
+#[test]
+fn what_was_never_started_has_not_ended() {
+    let mut ended = status("main", "137");
+    ended["containerID"] = json!("");
+    let mut pod = levels(json!([ended, status("sidecar", "1")]));
+    pod["status"]["phase"] = json!("Failed");
+    let (lines, _) = explained(pod, &Map::Ours { keys: ["p_1".to_owned()].into() }, &[]);
+    assert_eq!(lines, ["main|0|closed|was never started", "sidecar|1|open|ended with exit code 1"]);
+}
+
+#[test]
+fn a_key_that_was_just_published_is_no_longer_missed() {
+    let both = Map::Ours { keys: ["p_1".to_owned(), "p_0".to_owned()].into() };
+    for (message, line) in [
+        ("couldn't find key p_0 in ConfigMap ns/pod-barrier", "main|0|open|about to start"),
+        ("configmap \"pod-barrier\" not found", "main|0|open|about to start"),
+        // Another one.
+        (
+            "secret \"key\" not found",
+            "main|0|open|waits: CreateContainerConfigError: secret \"key\" not found",
+        ),
+    ] {
+        let mut main = status("main", "waiting:CreateContainerConfigError");
+        main["state"]["waiting"]["message"] = json!(message);
+        assert_eq!(explained(levels(json!([main, status("sidecar", "ready")])), &both, &[]).0[0], line);
+    }
+}
+
+#[test]
 fn a_job_says_what_becomes_of_its_sidecars() {
     let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
     let job = |main: &str, phase: &str| {

@@ -167,6 +167,32 @@ fn a_container_that_is_not_started_again_is_a_result() {
 }
 
 #[test]
+fn one_that_is_not_started_again_does_not_hold_up_those_after_it() {
+    let killed = request(|r| {
+        r["spec"]["strategy"] = json!({"orderedRecreate": true});
+        r["status"]["containerRecreateStates"] = json!([
+            {"name": "app", "phase": "Recreating", "isKilled": true}, {"name": "sidecar", "phase": "Pending"},
+        ]);
+    });
+    let ended = view("Never", "143", |_| {});
+    let Step::States(states) = &steps(&killed, Some(&ended))[0] else { panic!("the agent is not told") };
+    assert_eq!((states[0].phase, states[1].phase), (Progress::Failed, Progress::Pending));
+    assert_eq!(states[0].message, "stopped, and restartPolicy Never does not start it again");
+}
+
+#[test]
+fn a_pod_that_has_ended_is_a_result() {
+    let over = view("Never", "143", |pod| pod["status"]["phase"] = json!("Succeeded"));
+    for states in [json!([]), json!([{"name": "sidecar", "phase": "Recreating", "isKilled": true}])] {
+        let open = request(|r| r["status"]["containerRecreateStates"] = states.clone());
+        assert_eq!(verdict(&open, Some(&over)), "pod pod is over: its phase is Succeeded");
+    }
+    // What is only to be stopped may run on in such a pod.
+    let stop = request(|r| r["spec"]["strategy"] = json!({"action": "Stop"}));
+    assert!(!steps(&stop, Some(&over)).iter().any(|s| matches!(s, Step::Complete { .. })));
+}
+
+#[test]
 fn a_request_that_waits_for_the_result_is_told() {
     // D5
     let waiting = request(|r| {

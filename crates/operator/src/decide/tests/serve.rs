@@ -166,6 +166,7 @@ fn a_stop_that_fails_ends_the_request_or_not() {
     assert_eq!(kills, ["a-0"]);
     let Step::Complete { states, message } = rest else { panic!("{rest:?}") };
     assert_eq!((states[0].phase, message.as_str()), (Progress::Failed, "container a failed: no"));
+    assert_eq!(states[1].phase, Progress::Failed, "D3: no container is left without a result");
     let mut lax = request(json!({"failurePolicy": "Ignore"}), &["a", "b"], json!([]), json!([]));
     assert_eq!(drive(&mut lax, &mut [running("a", 0), running("b", 0)], fails).0, ["a-0", "b-0"]);
 }
