@@ -282,6 +282,9 @@ pub struct ContainerPlan {
     pub fatal: bool,
     /// Startup, liveness and readiness probe.
     pub probes: [Option<ProbePlan>; 3],
+    /// Its startup probe does the same as its readiness probe, so that started means ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub started_is_ready: bool,
     /// Runs right after every start.
     pub post_start: Option<HookPlan>,
     /// Runs before it is told to stop.

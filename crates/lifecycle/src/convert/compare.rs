@@ -67,15 +67,7 @@ impl Comparison<'_> {
     }
 
     fn starts(&mut self) {
-        let was = reach(self.before, |_| false);
-        // A startup probe that was not there before is a copy of the readiness probe: started means ready.
-        let copied = |i: usize| {
-            let c = &self.after.containers[i];
-            let old = self.before.find(&c.name).map(|o| &self.before.containers[o]);
-            c.probe(ProbeKind::Startup).is_some()
-                && old.is_some_and(|o| o.probe(ProbeKind::Startup).is_none())
-        };
-        let is = reach(self.after, copied);
+        let (was, is) = (reach(self.before), reach(self.after));
         for &(c, new_c) in &self.pairs.clone() {
             let mut more = Vec::new();
             for &(on, new_on) in &self.pairs.clone() {
@@ -270,7 +262,7 @@ fn ends(plan: &Plan) -> bool {
 }
 
 /// For each container, the state each other one is guaranteed to have reached when it first starts.
-fn reach(plan: &Plan, started_is_ready: impl Fn(usize) -> bool) -> Vec<Vec<Far>> {
+fn reach(plan: &Plan) -> Vec<Vec<Far>> {
     let n = plan.containers.len();
     let mut far = vec![vec![Far::default(); n]; n];
     let edges: Vec<Vec<usize>> = plan
@@ -290,8 +282,8 @@ fn reach(plan: &Plan, started_is_ready: impl Fn(usize) -> bool) -> Vec<Vec<Far>>
             let on = &mut far[c][gate.on];
             on.started = true;
             on.completed |= gate.need == Need::Completed;
-            let same =
-                plan.containers[gate.on].probe(ProbeKind::Readiness).is_none() || started_is_ready(gate.on);
+            let waited = &plan.containers[gate.on];
+            let same = waited.probe(ProbeKind::Readiness).is_none() || waited.started_is_ready;
             on.ready |= gate.need == Need::Ready || (gate.need == Need::Started && same);
         }
     }

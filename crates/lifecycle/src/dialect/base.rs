@@ -86,6 +86,7 @@ fn container(
         keeps_alive: role == Role::Main,
         fatal: false,
         probes: [&c.startup_probe, &c.liveness_probe, &c.readiness_probe].map(|p| p.as_ref().map(probe)),
+        started_is_ready: do_the_same(c.startup_probe.as_ref(), c.readiness_probe.as_ref()),
         post_start: lifecycle.and_then(|l| l.post_start.as_ref()).map(hook),
         pre_stop: lifecycle.and_then(|l| l.pre_stop.as_ref()).map(hook),
         pre_stop_when: PreStopWhen::AtOnce,
@@ -113,6 +114,7 @@ fn ephemeral(c: &EphemeralContainer, index: usize) -> ContainerPlan {
         keeps_alive: false,
         fatal: false,
         probes: [None; 3],
+        started_is_ready: false,
         post_start: None,
         pre_stop: None,
         pre_stop_when: PreStopWhen::AtOnce,
@@ -150,6 +152,11 @@ fn rules(c: &Container, features: &FeatureGates) -> Vec<RestartRule> {
 }
 
 /// Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
+fn do_the_same(one: Option<&Probe>, other: Option<&Probe>) -> bool {
+    let action = |p: &Probe| (p.exec.clone(), p.http_get.clone(), p.tcp_socket.clone(), p.grpc.clone());
+    matches!((one, other), (Some(one), Some(other)) if action(one) == action(other))
+}
+
 fn probe(p: &Probe) -> ProbePlan {
     let or = |value: Option<i32>, default: u32| match value {
         Some(v) if v > 0 => v.unsigned_abs(),

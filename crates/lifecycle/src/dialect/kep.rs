@@ -84,10 +84,8 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
 
 /// Adds the containers that the annotation names. Those that are native sidecars already stay so.
 fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
-    let Some(value) = draft.annotation(SIDECARS) else { return };
     let path = || FieldPath::annotation(SIDECARS);
-    // A pod has no more containers than that: the rest cannot be names of others.
-    for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()).take(CONTAINERS_MAX) {
+    for name in names(draft) {
         match draft.plan.containers.iter().position(|c| c.name == name) {
             Some(index) if draft.plan.containers[index].place.list == List::Main => {
                 if !sidecars.contains(&index) {
@@ -104,6 +102,19 @@ fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
             }
         }
     }
+}
+
+/// The names in the annotation.
+fn names<'a>(draft: &Draft<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
+    let names = draft.annotation(SIDECARS).unwrap_or_default().split(',').map(str::trim);
+    // A pod has no more containers than that: the rest cannot be names of others.
+    names.filter(|name| !name.is_empty()).take(CONTAINERS_MAX)
+}
+
+/// The sidecars that the annotation names.
+pub(super) fn named_containers(draft: &Draft<'_>) -> Vec<usize> {
+    let is_sidecar = |i: &usize| draft.plan.containers[*i].dialect == Some(Dialect::Kep);
+    names(draft).filter_map(|name| draft.plan.find(name)).filter(is_sidecar).collect()
 }
 
 /// Sidecars start together and stop last; mains wait for all of them.

@@ -1,7 +1,9 @@
 //! OpenKruise's container launch priority: higher first, a level waits until every higher level is ready
 //! (LP-3 to LP-7, LP-23).
 
-use super::Draft;
+use std::num::IntErrorKind;
+
+use super::{Draft, kep};
 use crate::plan::{Dialect, Gate, Need, Plan};
 use crate::source::{ContainerRef, FieldPath, Finding};
 
@@ -34,6 +36,13 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     draft.uses(Dialect::Priority);
     let levels: Vec<(usize, i64)> = mains.iter().copied().zip(priorities).collect();
     add_levels(&mut draft.plan, &levels);
+    // In a cluster they become native sidecars: priorities order the other containers, and these among each other.
+    let is_sidecar: Vec<bool> =
+        draft.plan.containers.iter().map(|c| c.dialect == Some(Dialect::Kep)).collect();
+    for named in kep::named_containers(draft) {
+        let gates = &mut draft.plan.containers[named].gates;
+        gates.retain(|gate| gate.dialect != Some(Dialect::Priority) || is_sidecar[gate.on]);
+    }
 }
 
 /// Makes containers wait for each other by their levels: higher first, a level waits until every higher one is ready
@@ -133,6 +142,9 @@ fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
     let problem = match text.parse::<i64>() {
         Ok(n) if (-LIMIT..=LIMIT).contains(&n) => return Some(n),
         Ok(n) => format!("launch priority {n} is out of range"),
+        Err(error) if matches!(error.kind(), IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => {
+            format!("launch priority {text:?} is out of range")
+        }
         Err(_) if env.value_from.is_some() => {
             "launch priority must be a literal value, not valueFrom".to_owned()
         }

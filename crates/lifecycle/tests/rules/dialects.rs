@@ -720,6 +720,26 @@ fn sidecars_can_restart_faster_g09_g63() {
 }
 
 #[test]
+fn priorities_order_the_others_where_sidecars_are_named() {
+    // In a cluster these become native sidecars, so the same pod means the same here.
+    let input = annotated(
+        json!({"outrigger.dev/sidecars": "log,proxy"}),
+        json!({"containers": [c("app"), env("db", &[(PRIORITY, "1")]), c("log"), env("proxy", &[(PRIORITY, "5")])]}),
+    );
+    let plan = planned(&input);
+    let on = |name: &str| -> Vec<&str> {
+        let gates = plan.containers[plan.find(name).expect("planned")].gates.iter();
+        let mut on: Vec<&str> = gates.map(|g| plan.containers[g.on].name.as_str()).collect();
+        on.sort_unstable();
+        on
+    };
+    assert_eq!(on("proxy"), Vec::<&str>::new());
+    assert_eq!(on("log"), ["proxy"]);
+    assert_eq!(on("db"), ["log", "proxy"]);
+    assert_eq!(on("app"), ["db", "log", "proxy"]);
+}
+
+#[test]
 fn circles_are_refused_with_both_sides() {
     let two = annotated(json!({DEPENDS_ON: "a: b; b: a"}), json!({"containers": [c("a"), c("b")]}));
     let kep_priority = pod(json!({"containers": [
