@@ -48,6 +48,12 @@ def launch(c):
     ended = status(c, "graph", "migrate")["state"]["terminated"]["finishedAt"]
     assert ended <= started(c, "graph", "app")[0]
     say("depends-on: app started after db was ready and migrate had completed")
+    c.create(pod("hopeless", [container("app", SLEEP), container("migrate", "sleep 2; exit 6"), container("other", SLEEP)],
+                 {"outrigger.dev/depends-on": "app: migrate completed"}, policy="Never"))
+    wait("a pod fails whose gate never opens", lambda: phase(c, "hopeless") == "Failed")
+    # The kubelet would look at it after 10 s.
+    wait("its other containers are stopped", lambda: (status(c, "hopeless", "other") or {}).get("state", {}).get("terminated"), 8)
+    say("a gate that never opens: the pod has failed, and what ran in it is stopped")
     c.create(pod("native", [container("main", "sleep 2"), container("proxy", SLEEP)], {"outrigger.dev/sidecars": "proxy"}, policy="Never"))
     wait("a pod with a native sidecar succeeds", lambda: phase(c, "native") == "Succeeded")
     say("outrigger.dev/sidecars: the pod has succeeded though its sidecar runs for ever")
@@ -252,6 +258,30 @@ def crashes(c):
     hooks = subprocess.run([*ctr, "tasks", "exec", "--exec-id", "look", side, "cat", "/shared/hooks"], capture_output=True, text=True).stdout
     assert hooks == "hook\n", hooks
     say("two requests, the agent killed in the middle of the first: each container restarted once a request, the hook run once")
+    hooks_once(c, shared)
+
+
+def hooks_once(c, shared):
+    """A request is deleted while its hook runs, and another is made for the same container."""
+    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /shared/hooks; sleep 4"]}}}}
+    for name in "same", "other":
+        own = f"hook-{name}"
+        c.create(pod(own, [container("app", SLEEP, **hook, **shared), container("side", SLEEP, **shared)], terminationGracePeriodSeconds=20,
+                     volumes=[{"name": "shared", "emptyDir": {}}]))
+        wait(f"{own} is ready", lambda: ready(c, own))
+        request(c, own, own, ["app"])
+        wait("the hook has begun", lambda: (crr_status(c, own).get("containerRecreateStates") or [{}])[0].get("preStopBegun"))
+        c.kubectl("delete", "crr", own)
+        second = own if name == "same" else f"{own}-2"
+        request(c, second, own, ["app"])
+        succeeded(c, second)
+        wait(f"{own} is ready again", lambda: ready(c, own))
+        assert restarts(c, own) == {"app": 1, "side": 0}, restarts(c, own)
+        side = status(c, own, "side")["containerID"].split("://")[1]
+        ctr = ["ctr", "-a", str(c.sock), "-n", "k8s.io", "tasks", "exec", "--exec-id", "look", side, "cat", "/shared/hooks"]
+        hooks = subprocess.run(ctr, capture_output=True, text=True).stdout
+        assert hooks == "hook\n", hooks
+    say("a request deleted during its hook, and another of the same and of another name: the hook run once, the container restarted once")
 
 
 def recreate(c):
@@ -276,6 +306,7 @@ def recreate(c):
     orders(c)
     deadlines(c)
     versions(c)
+    ended(c)
 
 
 def orders(c):
@@ -352,6 +383,28 @@ def versions(c):
     old = c.get("containerrecreaterequests.v1alpha1.apps.kruise.io", "e12")
     assert old["metadata"]["annotations"]["crr.apps.kruise.io/unready-acquired"]
     say("CRR-E-11, CRR-E-12: made in one version, read in the other")
+
+
+def ended(c):
+    """Containers that do not come back, and pods that end meanwhile, are results."""
+    for policy in "Fail", "Ignore":
+        name = f"once-{policy.lower()}"
+        c.create(pod(name, [container("a", SLEEP), container("b", SLEEP), container("c", SLEEP)], policy="Never"))
+        wait(f"{name} is ready", lambda: ready(c, name))
+        request(c, name, name, ["a", "b"], {"orderedRecreate": True, "failurePolicy": policy})
+        states = verdict(c, name, 30)["containerRecreateStates"]
+        assert [s["phase"] for s in states] == ["Failed", "Failed"] and "does not start it again" in states[0]["message"], states
+        runs = (status(c, name, "b")["state"].get("running") is not None)
+        assert runs == (policy == "Fail"), (policy, states)
+    dies = container("proxy", "trap 'touch /shared/go; sleep 3; exit 1' TERM; while :; do sleep 0.1; done", restartPolicy="Always",
+                     volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
+    main = container("main", "until [ -e /shared/go ]; do sleep 0.1; done", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
+    c.create(pod("over", [main], policy="Never", initContainers=[dies], volumes=[{"name": "shared", "emptyDir": {}}]))
+    wait("over runs", lambda: (status(c, "over", "main") or {}).get("state", {}).get("running"))
+    request(c, "over", "over", ["proxy"])
+    message = verdict(c, "over", 30)["message"]
+    assert "is over: its phase is" in message, message
+    say("containers that are not started again and pods that end meanwhile give a verdict at once")
 
 
 def rights(c):

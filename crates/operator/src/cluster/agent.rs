@@ -59,12 +59,21 @@ struct Agent {
     requests: Mutex<HashMap<String, Request>>,
     /// When each request's pod was first seen as unready, and to have its result.
     seen: Mutex<HashMap<String, Seen>>,
-    /// How long the preStop hooks of the instances to stop took.
-    hooks: Mutex<HashMap<String, Duration>>,
+    /// The preStop hooks that were begun, by the id of their instance.
+    hooks: Mutex<HashMap<String, Hook>>,
     queue: Queue<(String, String)>,
     /// Sent when a request has changed.
     changes: watch::Sender<()>,
     page: Arc<AgentPage>,
+}
+
+/// A preStop hook of an instance. It is run once, for all requests that stop the instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    /// It is running, or its instance is being stopped although the request has ended.
+    Running,
+    /// It has ended, and took this long.
+    Done(Duration),
 }
 
 /// Runs until a signal.
@@ -283,24 +292,40 @@ impl Agent {
                 }
                 Step::Hook { index, id } => {
                     let stop = Stop { request: &request, index, id: &id, uid: &uid };
-                    if !write_states(api, &name, |newest| hook_begun(newest, index, &id)).await? {
+                    // An earlier request may have begun it, and have ended since.
+                    let begun = lock(&self.hooks).get(&id).copied();
+                    match begun {
+                        None => {}
+                        Some(Hook::Running) => return Ok(Some(POLL)),
+                        Some(Hook::Done(_)) => {
+                            write_states(api, &request, |newest| hook_done(newest, index, &id, &Ok(())))
+                                .await?;
+                            return Ok(Some(Duration::ZERO));
+                        }
+                    }
+                    if !write_states(api, &request, |newest| hook_begun(newest, index, &id)).await? {
                         return Ok(Some(Duration::ZERO));
                     }
+                    lock(&self.hooks).insert(id.clone(), Hook::Running);
                     let (took, ran) = self.run_hook(stop).await;
-                    lock(&self.hooks).insert(id.clone(), took);
-                    let is_open =
-                        write_states(api, &name, |newest| hook_done(newest, index, &id, &ran)).await?;
-                    if !is_open && stops_after_verdict(&request) {
-                        lock(&self.hooks).remove(&id);
+                    let written =
+                        write_states(api, &request, |newest| hook_done(newest, index, &id, &ran)).await;
+                    if matches!(written, Ok(false)) && stops_after_verdict(&request) {
                         if let Err(error) = self.stop(stop, took).await {
                             tracing::warn!(id, error, "not stopped after its hook");
                         }
+                        lock(&self.hooks).remove(&id);
+                    } else {
+                        lock(&self.hooks).insert(id.clone(), Hook::Done(took));
                     }
-                    return Ok(Some(Duration::ZERO));
+                    return written.map(|_| Some(Duration::ZERO));
                 }
                 Step::Kill { index, id } => {
                     let stops = stopped_together(&request, index, &id).into_iter().map(|(index, id)| {
-                        let took = lock(&self.hooks).remove(&id).unwrap_or_default();
+                        let took = match lock(&self.hooks).remove(&id) {
+                            Some(Hook::Done(took)) => took,
+                            Some(Hook::Running) | None => Duration::ZERO,
+                        };
                         let (request, uid) = (&request, &uid);
                         async move { (index, self.stop(Stop { request, index, id: &id, uid }, took).await) }
                     });
@@ -309,7 +334,7 @@ impl Agent {
                             Ok(()) => self.page.stopped.add_one(),
                             Err(_) => self.page.failed.add_one(),
                         }
-                        write_states(api, &name, |newest| killed(newest, index, result.clone())).await?;
+                        write_states(api, &request, |newest| killed(newest, index, result.clone())).await?;
                     }
                     return Ok(Some(Duration::ZERO));
                 }
@@ -448,16 +473,18 @@ async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Resu
 }
 
 /// Writes the state of a container into the newest version of a request, over any other changes. A request
-/// that already has a result is not written any more; then this returns false.
+/// that already has a result, or was replaced by another of its name, is not written any more; then this returns false.
 async fn write_states(
     api: &Api<Request>,
-    name: &str,
+    request: &Request,
     states: impl Fn(&Request) -> Vec<crate::api::RecreateState>,
 ) -> Result<bool, Error> {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    let is_open = |newest: &Request| !newest.is_finished() && newest.metadata.uid == request.metadata.uid;
     let mut tries = 0;
     loop {
         let found = api.get_opt(name).await.map_err(Error::api("read a container recreate request"))?;
-        let Some(newest) = found.filter(|r| !r.is_finished()) else { return Ok(false) };
+        let Some(newest) = found.filter(is_open) else { return Ok(false) };
         let patch = json!({
             "metadata": {"resourceVersion": newest.metadata.resource_version},
             "status": {"containerRecreateStates": states(&newest)},

@@ -73,6 +73,8 @@ pub enum Step {
     },
 }
 
+/// What is said of a hook that was begun by an agent that has died, or whose end could not be written.
+const HOOK_LOST: &str = "the agent was restarted or cut off, so it is not known how the hook ended";
 /// Kruise's message for a container that does not exist.
 const NOT_FOUND: &str = "not found container on Node";
 
@@ -213,6 +215,7 @@ fn stop(
             // By an agent that has died: it is not known how far it got.
             let mut states = states.to_vec();
             states[index].pre_stop_done = true;
+            states[index].pre_stop_error = HOOK_LOST.to_owned();
             return Step::Store { phase: "Recreating", states };
         }
         return Step::Hook { index, id };

@@ -269,6 +269,7 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     let mut killed_in_it = hooked.clone();
     killed_in_it.status.container_recreate_states = hook_begun(&hooked, 0, &id);
     let Step::Store { states, .. } = next(&killed_in_it, &instances) else { panic!("run again") };
+    assert!(states[0].pre_stop_error.contains("not known"), "which is said: {states:?}");
     killed_in_it.status.container_recreate_states = states;
     assert_eq!(next(&killed_in_it, &instances), Step::Kill { index: 0, id: id.clone() });
     // Recorded before the stop: an agent that takes over continues from there.
