@@ -119,12 +119,17 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         pause: options.certificate_check.max(Duration::from_millis(100)),
     };
     tasks.spawn(serve_webhook(hooks, webhook, keeper, state.clone()));
-    tasks.spawn(lead(client, options, metrics, state));
+    let mut leading = tokio::spawn(lead(client, options, metrics, state));
+    // None of them ends by itself: if one does, it has crashed, and everything is restarted.
+    let ended = || Err(Error::Setup("a part of the operator has ended".to_owned()));
     tokio::select! {
-        () = shutdown() => tracing::info!("told to stop"),
-        // None of them ends by itself: if one does, it has crashed, and everything is restarted.
-        _ = tasks.join_next() => return Err(Error::Setup("a part of the operator has ended".to_owned())),
+        biased;
+        () = told_to_stop() => tracing::info!("told to stop"),
+        _ = tasks.join_next() => return ended(),
+        _ = &mut leading => return ended(),
     }
+    // It releases its Lease, so that another replica need not wait for it to expire; reviews are answered meanwhile.
+    let _ = tokio::join!(tokio::time::timeout(RELEASE_MAX, leading), tokio::time::sleep(LAST_REVIEWS));
     tasks.abort_all();
     Ok(())
 }
@@ -162,7 +167,12 @@ impl Keeper {
     }
 }
 
-/// Runs the controllers while this replica is the leader.
+/// How long a replica that is told to stop waits for the API server to take its Lease back.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+/// How long it goes on answering reviews that are under way.
+const LAST_REVIEWS: Duration = Duration::from_millis(200);
+
+/// Runs the controllers while this replica is the leader, until it is told to stop.
 async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, state: Arc<Health>) {
     let mut leader = Leader::new(client.clone(), &options.namespace, options.identity.clone());
     let set = |cx: Option<Arc<Context>>| {
@@ -170,15 +180,19 @@ async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, 
             *leading = cx;
         }
     };
+    let mut stop = std::pin::pin!(told_to_stop());
     loop {
-        let since = leader.acquire().await;
+        let since = tokio::select! {
+            since = leader.acquire() => since,
+            () = &mut stop => return,
+        };
         tracing::info!(identity = options.identity, "leading");
         let cx = Context::new(client.clone(), metrics.clone(), &options.namespace, options.agents);
         set(Some(cx.clone()));
         tokio::select! {
             () = controllers::run(cx) => {}
             () = leader.keep(since) => tracing::warn!("no longer leading"),
-            () = shutdown() => {
+            () = &mut stop => {
                 leader.release().await;
                 return;
             }
@@ -187,7 +201,7 @@ async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, 
     }
 }
 
-async fn shutdown() {
+async fn told_to_stop() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -197,8 +211,6 @@ async fn shutdown() {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // The leader releases its Lease in the meantime.
-    tokio::time::sleep(Duration::from_millis(200)).await;
 }
 
 async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {

@@ -51,6 +51,13 @@ pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> 
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
+    /// Tells it to stop, and waits until it has.
+    pub(crate) fn terminate(&mut self) {
+        let told = Command::new("kill").arg(self.0.id().to_string()).status();
+        assert!(told.is_ok_and(|status| status.success()), "it runs");
+        let _ = self.0.wait();
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -511,7 +511,7 @@ pub(crate) fn goes_on_after_crashes(stage: &mut Stage) {
 
 pub(crate) fn another_replica_takes_over(stage: &mut Stage) {
     let (webhook, health) = (crate::cluster::free_port(), crate::cluster::free_port());
-    let second = stage.cluster.operator("second", webhook, health);
+    let mut second = stage.cluster.operator("second", webhook, health);
     let leads = |port: u16| {
         crate::many::page(port, "/metrics").is_some_and(|text| text.contains("outrigger_leader 1"))
     };
@@ -528,6 +528,10 @@ pub(crate) fn another_replica_takes_over(stage: &mut Stage) {
     wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1"]);
     println!("another replica has taken over after {:.1} s", begun.elapsed().as_secs_f64());
     assert!(leads(health));
-    drop(second);
+    // Told to stop, it releases the Lease: the next one need not wait.
+    second.terminate();
+    let lease =
+        stage.cluster.get(&["lease", "-n", "outrigger-system", "outrigger-operator"]).expect("a Lease");
+    assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "", "{lease}");
     stage.start_operator();
 }
