@@ -46,6 +46,10 @@ pub struct Options {
     pub failure_policy: FailurePolicy,
     /// Without the node agent.
     pub without_agent: bool,
+    /// The runtime's socket on every node; detected if `None`.
+    pub cri_endpoint: Option<String>,
+    /// Requests need no rights on their pods, as in OpenKruise.
+    pub any_requester: bool,
     /// Call the webhook at this address instead of by its Service: for operators that run outside the cluster.
     pub webhook_url: Option<String>,
 }
@@ -57,6 +61,8 @@ impl Default for Options {
             image: IMAGE.to_owned(),
             failure_policy: FailurePolicy::Fail,
             without_agent: false,
+            cri_endpoint: None,
+            any_requester: false,
             webhook_url: None,
         }
     }
@@ -89,6 +95,11 @@ impl Options {
                 self.image
             ));
         }
+        if let Some(endpoint) = self.cri_endpoint.as_ref().filter(|endpoint| !is_mounted_socket(endpoint)) {
+            return Err(format!(
+                "--cri-endpoint {endpoint:?} cannot be used: the agent sees sockets below /run; write for example unix:///run/containerd/containerd.sock"
+            ));
+        }
         match &self.webhook_url {
             Some(url) if !is_webhook_url(url) => Err(format!(
                 "--webhook-url {url:?} is not an address the API server can call; write for example https://192.0.2.1:8443"
@@ -116,6 +127,13 @@ fn is_image(text: &str) -> bool {
         && text.bytes().all(is_allowed)
         && text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'[')
         && is_end(text.bytes().last())
+}
+
+/// Whether an address is of a socket that the DaemonSet mounts.
+fn is_mounted_socket(text: &str) -> bool {
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    let is_plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    path.starts_with("/run/") && path.len() <= 200 && is_plain && !path.contains("..")
 }
 
 /// The API server calls only https, and paths are added to the address.
@@ -152,8 +170,17 @@ fn fill_in(document: &str, options: &Options) -> String {
         // pods.
         text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
     }
+    let mut more = String::new();
     if options.without_agent {
-        text = text.replacen("args: [operator, run]", "args: [operator, run, --without-agent]", 1);
+        more.push_str(", --without-agent");
+    }
+    if options.any_requester {
+        more.push_str(", --any-requester");
+    }
+    text = text.replacen("args: [operator, run]", &format!("args: [operator, run{more}]"), 1);
+    if let Some(endpoint) = &options.cri_endpoint {
+        let health = "\"127.0.0.1:10221\"";
+        text = text.replacen(&format!("{health}]"), &format!("{health}, \"--cri-endpoint={endpoint}\"]"), 1);
     }
     if let Some(url) = &options.webhook_url {
         text = by_url(&text, url);

@@ -74,11 +74,18 @@ struct Install {
     /// Do not install the node agent: sidecars then end by their pod's phase, and containers cannot be recreated.
     #[arg(long)]
     without_agent: bool,
+    /// Socket of the container runtime on every node, as unix:///run/PATH; detected by default.
+    #[arg(long, value_name = "ENDPOINT", conflicts_with = "without_agent")]
+    cri_endpoint: Option<String>,
+    /// Let all users who may create container recreate requests do so for any pod of the namespace, as OpenKruise does;
+    /// otherwise they must also be allowed to delete the pod or to execute commands in it.
+    #[arg(long)]
+    any_requester: bool,
     /// Have the API server call the webhook at this address: for an operator and agents outside the cluster, so the manifests
     /// have no Deployment and no DaemonSet.
     #[arg(long, value_name = "URL")]
     webhook_url: Option<String>,
-    /// Apply even if OpenKruise is installed.
+    /// Apply even if OpenKruise, or Outrigger in another namespace, is installed.
     #[arg(long)]
     force: bool,
 }
@@ -225,17 +232,19 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
             Policy::Ignore => FailurePolicy::Ignore,
         },
         without_agent: args.without_agent,
+        cri_endpoint: args.cri_endpoint,
+        any_requester: args.any_requester,
         webhook_url: args.webhook_url,
     };
     options.check().map_err(|problem| Failure::Input(anyhow::anyhow!(problem)))?;
     let manifests = manifests(&options);
     if args.output.is_some() {
-        warn_of_clashes().await;
+        warn_of_clashes(&options.namespace).await;
         terminal::print_plain(&manifests.join("---\n"))?;
         return Ok(Outcome::Fine);
     }
     let client = cluster::connect().await.map_err(input)?;
-    let clashes = cluster::clashes(&client).await.map_err(input)?;
+    let clashes = cluster::clashes(&client, &options.namespace).await.map_err(input)?;
     if !clashes.is_empty() && !args.force {
         let text = format!("{}; uninstall it first, or use --force", clashes.join("; "));
         return Err(Failure::Input(anyhow::anyhow!(text)));
@@ -249,9 +258,9 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
 /// How long to look for a cluster that is not needed.
 const CLUSTER_MAX: Duration = Duration::from_secs(3);
 
-/// Says on standard error if OpenKruise is installed in the current cluster, if there is one.
-async fn warn_of_clashes() {
-    let look = async { cluster::clashes(&cluster::connect().await?).await };
+/// Says on standard error if OpenKruise or another Outrigger is installed in the current cluster, if there is one.
+async fn warn_of_clashes(namespace: &str) {
+    let look = async { cluster::clashes(&cluster::connect().await?, namespace).await };
     if let Ok(Ok(clashes)) = tokio::time::timeout(CLUSTER_MAX, look).await {
         for clash in clashes {
             terminal::eprint(&format!("warning: {clash}; uninstall it before you apply this\n"));

@@ -16,17 +16,27 @@ const KRUISE_WEBHOOKS: &str = "kruise-mutating-webhook-configuration";
 /// The field manager, for the API server's records.
 const MANAGER: &str = "outrigger-install";
 
-/// Objects in the cluster that conflict with the operator: both would handle the same pods and requests.
+/// Objects in the cluster that conflict with an operator in this namespace: both would handle the same pods and requests.
 ///
 /// # Errors
 /// The cluster cannot be reached.
-pub async fn clashes(client: &Client) -> Result<Vec<String>, Error> {
+pub async fn clashes(client: &Client, namespace: &str) -> Result<Vec<String>, Error> {
     let mut found = Vec::new();
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let held = hooks.get_opt(KRUISE_WEBHOOKS).await.map_err(Error::api("look for OpenKruise"))?;
     if held.is_some() {
         found.push(format!(
             "OpenKruise is installed (MutatingWebhookConfiguration {KRUISE_WEBHOOKS}): its webhook and ours would both write barriers"
+        ));
+    }
+    let held = hooks.get_opt(install::WEBHOOKS).await.map_err(Error::api("look for Outrigger"))?;
+    let services = held.into_iter().flat_map(|held| held.webhooks.unwrap_or_default());
+    let mut services = services.filter_map(|hook| hook.client_config.service);
+    if let Some(other) = services.find(|service| service.namespace != namespace) {
+        found.push(format!(
+            "Outrigger is installed in namespace {} (MutatingWebhookConfiguration {}): there can be one in a cluster",
+            other.namespace,
+            install::WEBHOOKS
         ));
     }
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());

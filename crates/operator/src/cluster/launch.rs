@@ -103,15 +103,14 @@ pub(crate) async fn look(
 
 fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
     for key in keys {
-        cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", opened(view, key)));
+        // Those that have run before need the key as well, but nobody has waited for that.
+        let behind =
+            view.barriers().filter(|(i, b)| b.key == *key && !view.observation.containers[*i].was_run);
+        let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
+        if !names.is_empty() {
+            cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", names.join(", ")));
+        }
     }
-}
-
-/// The containers waiting for a key, for messages.
-fn opened(view: &PodView, key: &str) -> String {
-    let behind = view.barriers().filter(|(_, b)| b.key == key);
-    let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
-    names.join(", ")
 }
 
 fn object<'k>(view: &PodView, map: &str, keys: impl Iterator<Item = &'k String>) -> ConfigMap {

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert};
 use outrigger_lifecycle::{
     ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy,
-    Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
+    Role, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +55,7 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     let is_told = |finding: &&Finding| finding.code == "option" && sidecars(&pod).next().is_some();
     let findings = planned.warnings.iter().filter(|finding| !is_told(finding)).chain(&of_kruise);
     admitted.warnings.extend(findings.map(sentence));
+    check_ending(&pod, &planned.plan)?;
     admitted.warnings.extend(unserved(&pod, &planned.plan));
     if sidecars(&pod).next().is_none() {
         admitted.warnings.extend(unserved_options(&pod));
@@ -254,16 +255,16 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     Ok(planned)
 }
 
-/// Puts the containers named by the annotation into the order that `depends-on` asks for: the kubelet starts native sidecars one
-/// after the other. Only they change places among each other.
+/// Puts the containers named by the annotation into the order that `depends-on` and their priorities ask for: the kubelet starts native
+/// sidecars one after the other. Only they change places among each other.
 fn order_sidecars(mut pod: Pod, sidecars: &str, object: &mut Value) -> Result<Pod, Refusal> {
-    let Some(depends_on) = annotation(&pod, names::DEPENDS_ON) else { return Ok(pod) };
     let mut only = pod.clone();
-    let annotations = [(names::SIDECARS, sidecars), (names::DEPENDS_ON, depends_on)];
-    only.metadata.annotations =
-        Some(annotations.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    only.metadata
+        .annotations
+        .get_or_insert_default()
+        .retain(|name, _| name == names::SIDECARS || name == names::DEPENDS_ON);
     for c in &mut only.spec.get_or_insert_default().containers {
-        c.env = None;
+        c.env.iter_mut().for_each(|env| env.retain(|e| names::PRIORITY_ENVS.contains(&e.name.as_str())));
     }
     let input = PodInput { pod: only, lifecycle_types: Default::default() };
     let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
@@ -278,9 +279,7 @@ fn order_sidecars(mut pod: Pod, sidecars: &str, object: &mut Value) -> Result<Po
     let places: Vec<usize> = left.iter().map(|&i| all[i].place.index).collect();
     let mut order = Vec::new();
     while !left.is_empty() {
-        let waits = |i: usize| {
-            all[i].gates.iter().any(|g| g.dialect == Some(Dialect::DependsOn) && left.contains(&g.on))
-        };
+        let waits = |i: usize| all[i].gates.iter().any(|g| is_served_gate(g.dialect) && left.contains(&g.on));
         // There is always one: a plan has no circles.
         let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
         order.push(all[left.remove(next)].place.index);
@@ -300,7 +299,7 @@ fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result
     let mut only = pod.clone();
     only.metadata.annotations = Some([(names::SIDECARS.to_owned(), sidecars.to_owned())].into());
     for c in &mut only.spec.get_or_insert_default().containers {
-        c.env = None;
+        (c.env, c.lifecycle) = (None, None);
     }
     let input = PodInput { pod: only, lifecycle_types: Default::default() };
     let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
@@ -315,6 +314,15 @@ fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result
         admitted.warnings.push(format!(
             "native sidecars end with the mains: the terminator envs of {} have no effect",
             marked.join(", ")
+        ));
+    }
+    // The KEP runs them once more, when it is the sidecar's turn to stop.
+    let has_hook = |place| written(place).and_then(|c| c.lifecycle.as_ref()?.pre_stop.as_ref()).is_some();
+    let hooked: Vec<&str> = named.iter().filter(|c| has_hook(c.place)).map(|c| c.name.as_str()).collect();
+    if !hooked.is_empty() {
+        admitted.warnings.push(format!(
+            "the kubelet runs the preStop hooks of native sidecars when the pod begins to stop, before the mains have ended: {}",
+            hooked.join(", ")
         ));
     }
     let edits = convert(&input, &planned.plan, Target::Native);
@@ -390,6 +398,25 @@ fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     Ok(keys)
 }
 
+/// Refuses pods that would never end: a kubelet waits for every container of `spec.containers`.
+fn check_ending(pod: &Pod, plan: &Plan) -> Result<(), Refusal> {
+    let is_marked = |name: &str| sidecars(pod).any(|(_, c)| c.name == name);
+    let stays = |c: &&outrigger_lifecycle::ContainerPlan| {
+        c.place.list == List::Main && c.dialect == Some(Dialect::DependsOn) && c.role == Role::Sidecar
+    };
+    let Some(c) = plan.containers.iter().filter(stays).find(|c| !is_marked(&c.name)) else { return Ok(()) };
+    if plan.restart_policy == RestartPolicy::Always {
+        return Ok(());
+    }
+    let text = format!(
+        "annotation {}: `{}` is a `sidecar` that no kubelet ends with the mains, so the pod would never end; add {}, or give the container the env KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT",
+        names::DEPENDS_ON,
+        c.name,
+        names::SIDECARS
+    );
+    Err(Refusal::new(422, text))
+}
+
 /// Features of a graph that a kubelet cannot provide.
 fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -408,20 +435,16 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     warn(all(|c| !c.restart_with.is_empty()), "`restart`");
     warn(all(|c| !c.fence.is_empty()), "`fence`");
     warn(all(|c| c.fatal), "`fatal`");
-    warn(
-        all(|c| c.role == outrigger_lifecycle::Role::Sidecar && c.dialect == Some(Dialect::DependsOn)),
-        "`sidecar`",
-    );
+    warn(all(|c| c.role == Role::Sidecar && c.dialect == Some(Dialect::DependsOn)), "`sidecar`");
     // The terminator stops sidecars in that order.
     if sidecars(pod).count() < 2 {
         warn(annotation(pod, names::DEPENDS_ON).map(stop_numbers).unwrap_or_default(), "`stop`");
     }
     // With the sidecar terminator the pod has a result once the primary is done.
     let ends = sidecars(pod).next().is_some();
-    let has_primary =
-        |c: &outrigger_lifecycle::ContainerPlan| c.role == outrigger_lifecycle::Role::Main && !c.keeps_alive;
+    let has_primary = |c: &outrigger_lifecycle::ContainerPlan| c.role == Role::Main && !c.keeps_alive;
     if !ends && plan.containers.iter().any(has_primary) {
-        warn(all(|c| c.role == outrigger_lifecycle::Role::Main && c.keeps_alive), "`primary`");
+        warn(all(|c| c.role == Role::Main && c.keeps_alive), "`primary`");
     }
     warnings
 }

@@ -32,6 +32,21 @@ fn the_files_are_filled_in() {
 }
 
 #[test]
+fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
+    let endpoint = "unix:///run/k3s/containerd/containerd.sock".to_owned();
+    let options = Options { cri_endpoint: Some(endpoint), any_requester: true, ..Options::default() };
+    assert_eq!(options.check(), Ok(()));
+    let text = all(&options);
+    assert!(text.contains("args: [operator, run, --any-requester]"), "{text}");
+    let agent = "\"127.0.0.1:10221\", \"--cri-endpoint=unix:///run/k3s/containerd/containerd.sock\"]";
+    assert!(text.contains(agent), "{text}");
+    for bad in ["", "tcp://x", "/var/x.sock", "unix:///run/../etc/x", "unix:///run/a\"]", "unix:///run/a b"] {
+        let options = Options { cri_endpoint: Some(bad.to_owned()), ..Options::default() };
+        assert!(options.check().is_err_and(|problem| problem.contains("--cri-endpoint")), "{bad:?}");
+    }
+}
+
+#[test]
 fn an_operator_outside_the_cluster_is_called_by_address() {
     let url = "https://127.0.0.1:8443".to_owned();
     let text = all(&Options { webhook_url: Some(url), ..Options::default() });
@@ -52,6 +67,11 @@ fn the_helm_chart_says_the_same() {
         let plain = plain
             .replace("{{ .Release.Namespace }}", NAMESPACE)
             .replace("{{ if not .Values.agent.enabled }}, --without-agent{{ end }}", "")
+            .replace("{{ if .Values.anyRequester }}, --any-requester{{ end }}", "")
+            .replace(
+                "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | quote }}{{ end }}",
+                "",
+            )
             .replace("{{ .Values.image }}", IMAGE)
             .replace("{{ .Values.replicas }}", "2")
             .replace("{{ .Values.failurePolicy }}", "Fail");

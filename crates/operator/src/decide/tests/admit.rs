@@ -149,7 +149,7 @@ fn bad_priorities_are_refused_with_a_sentence() {
         (priority("1.5"), "launch priority \"1.5\" is not a whole number"),
         (priority(" 1"), "launch priority \" 1\" is not a whole number"),
         (priority("2147483648"), "launch priority 2147483648 is out of range"),
-        (priority("99999999999999999999"), "is not a whole number"),
+        (priority("99999999999999999999"), "is out of range"),
         (from, "launch priority must be a literal value, not valueFrom"),
     ];
     for (env, expected) in rows {
@@ -278,6 +278,62 @@ fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
     pod["metadata"]["annotations"][names::DEPENDS_ON] = json!("log: main ready");
     let refusal = admit(&pod, SUFFIX).expect_err("the main waits for its sidecars");
     assert!(!refusal.message.contains("initContainers"), "{refusal}");
+}
+
+#[test]
+fn native_sidecars_keep_their_hooks_and_probes() {
+    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
+    let hook = json!({"preStop": {"sleep": {"seconds": 1}}, "postStart": {"exec": {"command": ["true"]}}});
+    pod["spec"]["containers"][1]["lifecycle"] = hook.clone();
+    let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
+    pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+    let mut startup = probe;
+    startup["failureThreshold"] = json!(600);
+    pod["spec"]["containers"][1]["startupProbe"] = startup.clone();
+    let out = admitted(&pod);
+    let proxy = &out.pod["spec"]["initContainers"][0];
+    assert_eq!((&proxy["lifecycle"], &proxy["startupProbe"]), (&hook, &startup));
+    assert!(
+        out.warnings.iter().any(|w| w.contains("preStop hooks of native sidecars")),
+        "{:?}",
+        out.warnings
+    );
+    // One that tests less: nothing would wait until it is ready.
+    pod["spec"]["containers"][1]["startupProbe"] = json!({"exec": {"command": ["true"]}});
+    assert!(admit(&pod, SUFFIX).is_err_and(|refusal| refusal.message.contains("not ready")));
+}
+
+#[test]
+fn priorities_order_the_others_and_sidecars_among_each_other() {
+    let names = |pod: &Value, list: &str| -> Vec<String> {
+        let list = pod["spec"][list].as_array().expect("a list").iter();
+        list.filter_map(|c| c["name"].as_str()).map(str::to_owned).collect()
+    };
+    let mut pod =
+        pod(&[("main", Value::Null), ("db", priority("1")), ("log", Value::Null), ("proxy", priority("-5"))]);
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "log,proxy"});
+    assert_eq!(keys(&pod), ["p_0", "p_1"]);
+    assert_eq!(names(&admitted(&pod).pod, "initContainers"), ["log", "proxy"]);
+    pod["spec"]["containers"][3]["env"] = priority("5");
+    assert_eq!(names(&admitted(&pod).pod, "initContainers"), ["proxy", "log"]);
+}
+
+#[test]
+fn a_pod_whose_sidecars_nothing_would_end_is_refused() {
+    let mut job = pod(&[("work", Value::Null), ("proxy", Value::Null)]);
+    job["metadata"]["annotations"] = json!({names::DEPENDS_ON: "proxy: sidecar; work: proxy ready"});
+    for policy in ["Never", "OnFailure"] {
+        job["spec"]["restartPolicy"] = json!(policy);
+        let refusal = admit(&job, SUFFIX).expect_err("it would never end");
+        assert!(refusal.code == 422 && refusal.message.contains("`proxy` is a `sidecar`"), "{refusal}");
+    }
+    let mut marked = job.clone();
+    marked["spec"]["containers"][1]["env"] =
+        json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    assert!(admit(&marked, SUFFIX).is_ok());
+    job["spec"]["restartPolicy"] = json!("Always");
+    assert!(admitted(&job).warnings.iter().any(|w| w.contains("`sidecar` has no effect")));
 }
 
 #[test]
