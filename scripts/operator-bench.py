@@ -63,6 +63,11 @@ def kubelet(c, pods=50):
         what = "with a readiness probe every second, " if more else ""
         tell(f"{pods} pods, one a second, {what}level ready to next level's container running", [took(c, seen, name) for name in names])
         clear(c)
+    # The kubelet itself keeps this order. From the start of the first, which it reports only with the start of the second.
+    names = [f"native-{i}" for i in range(pods)]
+    launch(api, seen, names, {}, pause=1, annotations={"outrigger.dev/sidecars": "first"})
+    tell(f"{pods} pods, one a second, the first container a native sidecar: from the first container to the second", [took(c, seen, name, {}) for name in names])
+    clear(c)
     for kind, env in (("plain", {}), ("bench", WAKE)):
         names = [f"{kind}-{i}" for i in range(pods)]
         launch(api, seen, names, env)
@@ -71,8 +76,8 @@ def kubelet(c, pods=50):
         clear(c)
 
 
-def launch(api, seen, names, env, pause=0, **more):
-    two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env, **more), container("second", "echo; " + SLEEP)])
+def launch(api, seen, names, env, pause=0, annotations=None, **more):
+    two = lambda name: pod(name, [container("first", "echo; " + SLEEP, env, **more), container("second", "echo; " + SLEEP)], annotations)
     with ThreadPoolExecutor(8) as pool:
         for name in names:
             pool.submit(api.call, "POST", PODS, two(name))
