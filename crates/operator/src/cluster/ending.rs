@@ -13,7 +13,8 @@ use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
 use crate::decide::serve::needs_result;
 use crate::decide::terminate::{
-    Past, ResultTime, Step, attempt_of, decide, delayed_until, own_grace_seconds, request_name,
+    Past, ResultTime, Step, attempt_of, decide, delayed_until, ends_by_kubelet, own_grace_seconds,
+    request_name,
 };
 use crate::names;
 use crate::view::PodView;
@@ -30,7 +31,7 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, E
     let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();
     let now = now();
     let steps = decide(view, node, &past, now);
-    let is_agents = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, Step::Stop { .. }));
+    let ends_by_kubelet = ends_by_kubelet(&steps, &past);
     for step in steps {
         match step {
             Step::Swap(swaps) => swap(cx, view, swaps).await?,
@@ -46,8 +47,7 @@ pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, E
                 patch_status(cx, view, json!({"phase": phase, "conditions": [condition]})).await?;
                 cx.events.tell(view, false, "SidecarTerminator", &message);
                 cx.metrics.ended.add_one();
-                if !is_agents {
-                    // The kubelet stops what still runs. Where the agent does, it must not: hooks would be run twice.
+                if ends_by_kubelet {
                     wake_for_result(cx, view).await?;
                 }
             }

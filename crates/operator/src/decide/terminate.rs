@@ -236,6 +236,13 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step>
     steps
 }
 
+/// Whether the kubelet is to stop what still runs once the pod has its result. Where the agent does that, it must not: it would run
+/// the hooks again.
+pub fn ends_by_kubelet(steps: &[Step], past: &[Past]) -> bool {
+    let by_agent = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, Step::Stop { .. }));
+    !by_agent
+}
+
 /// No container of the pod is running. Whether the kubelet will set the result of its mains by itself.
 fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
     let all_exited = sidecars(view).all(|i| view.observation.containers[i].state == State::Exited);

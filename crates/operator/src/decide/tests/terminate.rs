@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::decide::terminate::{
-    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, delayed_until, is_of_interest, outlook,
-    own_grace_seconds, request_name,
+    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, delayed_until, ends_by_kubelet,
+    is_of_interest, outlook, own_grace_seconds, request_name,
 };
 use crate::view::PodView;
 
@@ -55,6 +55,35 @@ fn phase(steps: &[Step]) -> Option<&'static str> {
 }
 
 const KI: &str = "kill image";
+
+#[test]
+fn the_kubelet_is_woken_only_where_it_stops_the_sidecars() {
+    let done = |marks: &str| view("Never", "Running", &[("main", "", "0"), ("sidecar", marks, "running")]);
+    let woken = |marks: &str, node| {
+        let steps = decide(&done(marks), node, &[], NOW);
+        (phase(&steps).is_some(), ends_by_kubelet(&steps, &[]))
+    };
+    assert_eq!(woken("kill", Node::WithoutAgent), (true, true), "it is all that ends them");
+    assert_eq!(
+        woken("kill ignore", Node::Machine),
+        (true, false),
+        "the agent is asked to, and has not run the hooks yet"
+    );
+    let asked = Past {
+        attempt: 1,
+        finished: false,
+        unserved: false,
+        targets: vec![],
+        stopped: vec![],
+        needs_result: true,
+    };
+    let steps = decide(&done("kill"), Node::Machine, std::slice::from_ref(&asked), NOW);
+    assert_eq!(
+        (phase(&steps), ends_by_kubelet(&steps, &[asked])),
+        (Some("Succeeded"), false),
+        "the agent is about to"
+    );
+}
 
 #[test]
 fn sidecars_are_stopped_when_the_mains_are_done() {
