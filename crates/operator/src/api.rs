@@ -227,6 +227,15 @@ impl From<String> for Progress {
     }
 }
 
+impl RecreateState {
+    /// Fails a container that has no result yet, because its request ends (D3).
+    pub fn fail_if_open(&mut self, message: &str) {
+        if !self.phase.is_final() {
+            (self.phase, self.message) = (Progress::Failed, message.to_owned());
+        }
+    }
+}
+
 impl Progress {
     /// Whether this is a final state.
     pub fn is_final(self) -> bool {

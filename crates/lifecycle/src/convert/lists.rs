@@ -109,7 +109,7 @@ pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
 }
 
 /// The chosen containers, each after its dependencies, otherwise in the written order.
-pub(super) fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
+pub fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut left: Vec<usize> = (0..plan.containers.len()).filter(|&i| chosen(i)).collect();
     let mut order = Vec::with_capacity(left.len());
     while !left.is_empty() {

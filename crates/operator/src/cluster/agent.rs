@@ -206,7 +206,7 @@ impl Agent {
             tokio::time::sleep(RESYNC).await;
             let pods: Vec<_> = lock(&self.requests).values().map(pod_of).collect();
             if pods.is_empty() {
-                // Of instances that were not stopped: nobody asks any more.
+                // No request is left that could ask about hooks that have ended.
                 lock(&self.hooks).retain(|_, hook| *hook == Hook::Running);
             }
             pods.into_iter().for_each(|pod| self.queue.add(pod));

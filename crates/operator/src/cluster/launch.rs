@@ -103,7 +103,7 @@ pub(crate) async fn look(
 
 fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
     for key in keys {
-        // Those that have run before need the key as well, but nobody has waited for that.
+        // A container that has run before needs the key for its next restart; it has not waited for it.
         let behind =
             view.barriers().filter(|(i, b)| b.key == *key && !view.observation.containers[*i].was_run);
         let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();

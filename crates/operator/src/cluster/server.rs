@@ -169,7 +169,7 @@ impl Keeper {
 
 /// How long a replica that is told to stop waits for the API server to take its Lease back.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
-/// How long it goes on answering reviews that are under way.
+/// How long it still answers the API server's reviews.
 const LAST_REVIEWS: Duration = Duration::from_millis(200);
 
 /// Runs the controllers while this replica is the leader, until it is told to stop.

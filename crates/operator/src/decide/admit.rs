@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use outrigger_lifecycle::convert::{Target, apply, compare, convert};
+use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order};
 use outrigger_lifecycle::{
     ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy,
     Role, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
@@ -269,21 +269,11 @@ fn order_sidecars(mut pod: Pod, sidecars: &str, object: &mut Value) -> Result<Po
     let input = PodInput { pod: only, lifecycle_types: Default::default() };
     let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
     let all = &planned.plan.containers;
-    let named = sidecars.split(',').map(str::trim);
-    let mut left: Vec<usize> = named
-        .filter_map(|name| planned.plan.find(name))
-        .filter(|&i| all[i].place.list == List::Main)
-        .collect();
-    left.sort_unstable();
-    left.dedup();
-    let places: Vec<usize> = left.iter().map(|&i| all[i].place.index).collect();
-    let mut order = Vec::new();
-    while !left.is_empty() {
-        let waits = |i: usize| all[i].gates.iter().any(|g| is_served_gate(g.dialect) && left.contains(&g.on));
-        // There is always one: a plan has no circles.
-        let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
-        order.push(all[left.remove(next)].place.index);
-    }
+    let is_named = |name: &str| sidecars.split(',').any(|named| named.trim() == name);
+    let order = in_order(&planned.plan, |i| all[i].place.list == List::Main && is_named(&all[i].name));
+    let order: Vec<usize> = order.into_iter().map(|i| all[i].place.index).collect();
+    let mut places = order.clone();
+    places.sort_unstable();
     let (before, written) = (pod.clone(), object.clone());
     let (Some(spec), Some(old)) = (&mut pod.spec, &before.spec) else { return Ok(pod) };
     for (place, from) in places.into_iter().zip(order) {

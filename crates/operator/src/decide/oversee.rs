@@ -248,9 +248,7 @@ fn give_up_from(request: &Request, states: &[RecreateState], message: String) ->
             let mut state = stored
                 .cloned()
                 .unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
-            if !state.phase.is_final() {
-                (state.phase, state.message) = (Progress::Failed, message.clone());
-            }
+            state.fail_if_open(&message);
             state
         })
         .collect();

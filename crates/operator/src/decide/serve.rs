@@ -163,7 +163,9 @@ fn walk(
             Progress::Failed if ignores => {}
             Progress::Failed => {
                 let message = format!("container {} failed: {}", state.name, state.message);
-                return Step::Complete { states: fail_rest(states, &message), message };
+                let mut states = states;
+                states.iter_mut().for_each(|state| state.fail_if_open(&message));
+                return Step::Complete { states, message };
             }
             Progress::Recreating if strategy.ordered_recreate => break,
             Progress::Recreating => {}
@@ -190,14 +192,6 @@ fn walk(
         return Step::Complete { states, message: String::new() };
     }
     Step::Wait { ms: again_ms }
-}
-
-/// The states of a request that ends before all of its containers are done (D3).
-fn fail_rest(mut states: Vec<RecreateState>, message: &str) -> Vec<RecreateState> {
-    for state in states.iter_mut().filter(|state| !state.phase.is_final()) {
-        (state.phase, state.message) = (Progress::Failed, message.to_owned());
-    }
-    states
 }
 
 /// The next step for an instance that is to be stopped.
