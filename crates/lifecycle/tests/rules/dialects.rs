@@ -1,285 +1,33 @@
-//! Launch priority, sidecar terminator and depends-on, alone and together.
+//! depends-on and its options, and the dialects together.
 
 use crate::common::{Play, annotated, planned, pod, refused};
 use outrigger_lifecycle::{Dialect, Event, FeatureGates, Need, Phase, ProbeKind, Role, Wait, plan};
 use serde_json::{Value, json};
 
-const PRIORITY: &str = "KRUISE_CONTAINER_PRIORITY";
-const PROPOSED: &str = "KRUISE_CONTAINER_LAUNCH_PRIORITY";
-const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
-const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
-const IGNORE: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
-const ORDERED: &str = "apps.kruise.io/container-launch-priority";
-const DEPENDS_ON: &str = "outrigger.dev/depends-on";
+pub(crate) const PRIORITY: &str = "KRUISE_CONTAINER_PRIORITY";
+pub(crate) const PROPOSED: &str = "KRUISE_CONTAINER_LAUNCH_PRIORITY";
+pub(crate) const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
+pub(crate) const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
+pub(crate) const IGNORE: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
+pub(crate) const ORDERED: &str = "apps.kruise.io/container-launch-priority";
+pub(crate) const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
-fn c(name: &str) -> Value {
+pub(crate) fn c(name: &str) -> Value {
     json!({"name": name})
 }
 
-fn phase_of(play: &Play) -> Phase {
+pub(crate) fn phase_of(play: &Play) -> Phase {
     outrigger_lifecycle::phase(play.engine.plan(), play.engine.observation())
 }
 
-fn env(name: &str, vars: &[(&str, &str)]) -> Value {
+pub(crate) fn env(name: &str, vars: &[(&str, &str)]) -> Value {
     let vars: Vec<Value> = vars.iter().map(|(n, v)| json!({"name": n, "value": v})).collect();
     json!({"name": name, "env": vars})
 }
 
-fn ready(mut c: Value) -> Value {
+pub(crate) fn ready(mut c: Value) -> Value {
     c["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
     c
-}
-
-/// The levels containers start in: names that started together.
-fn levels(p: &mut Play, names: &[&str]) -> Vec<Vec<String>> {
-    let mut levels = Vec::new();
-    for _ in 0..names.len() {
-        let mut level: Vec<String> =
-            p.log().iter().filter_map(|l| l.strip_prefix("start ").map(str::to_owned)).collect();
-        if level.is_empty() {
-            break;
-        }
-        level.sort();
-        for name in &level {
-            p.probed(name, ProbeKind::Readiness, true);
-        }
-        levels.push(level);
-    }
-    levels
-}
-
-#[test]
-fn launch_priority_levels_lp_w() {
-    let p = |n: &str, v: &str| ready(env(n, &[(PRIORITY, v)]));
-    let r = |n: &str| ready(c(n));
-    let old = |n: &str, v: &str| ready(env(n, &[(PROPOSED, v)]));
-    // (id, annotation, containers, levels)
-    let cases: Vec<(&str, Option<&str>, Vec<Value>, Vec<Vec<&str>>)> = vec![
-        ("LP-W-01", None, vec![r("a"), r("b")], vec![vec!["a", "b"]]),
-        ("LP-W-02", Some("Ordered"), vec![r("a"), r("b"), r("c")], vec![vec!["a"], vec!["b"], vec!["c"]]),
-        ("LP-W-03", None, vec![r("b"), p("a", "1")], vec![vec!["a"], vec!["b"]]),
-        ("LP-W-04", None, vec![p("a", "5"), p("b", "5")], vec![vec!["a", "b"]]),
-        ("LP-W-05", None, vec![p("a", "0"), p("b", "0")], vec![vec!["a", "b"]]),
-        ("LP-W-06", Some("Ordered"), vec![p("a", "1")], vec![vec!["a"]]),
-        ("LP-W-08", Some("Ordered"), vec![p("a", "abc"), r("b")], vec![vec!["a"], vec!["b"]]),
-        ("LP-W-09", Some("ordered"), vec![r("a"), r("b")], vec![vec!["a", "b"]]),
-        ("seed", None, vec![r("main"), old("sidecar", "1")], vec![vec!["sidecar"], vec!["main"]]),
-        (
-            "LP-U P6",
-            None,
-            vec![p("a", "3"), p("b", "5"), p("c", "0"), r("d"), p("e", "-1"), p("f", "3")],
-            vec![vec!["b"], vec!["a", "f"], vec!["c", "d"], vec!["e"]],
-        ),
-        (
-            "LP-W-12",
-            None,
-            vec![ready(env("a", &[(PRIORITY, "3"), (PRIORITY, "7")])), p("b", "5")],
-            vec![vec!["a"], vec!["b"]],
-        ),
-        ("range", None, vec![p("a", "-2147483647"), p("b", "+2147483647")], vec![vec!["b"], vec!["a"]]),
-    ];
-    for (id, annotation, containers, expected) in cases {
-        let names: Vec<String> = containers.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let annotations = annotation.map_or(json!({}), |a| json!({ORDERED: a}));
-        let mut play = Play::of(&annotated(annotations, json!({"containers": containers})));
-        assert_eq!(levels(&mut play, &names), expected, "{id}");
-    }
-}
-
-#[test]
-fn a_level_waits_until_every_higher_level_is_ready_at_that_moment_lp_23_lp_26() {
-    let p = |n: &str, v: &str| ready(env(n, &[(PRIORITY, v)]));
-    let mut play = Play::of(&pod(json!({"containers": [p("hi", "2"), p("mid", "1"), p("low", "0")]})));
-    play.probed("hi", ProbeKind::Readiness, true);
-    play.exit("hi", 1); // crashed during launch
-    play.log();
-    play.probed("mid", ProbeKind::Readiness, true);
-    assert!(!play.log().contains(&"start low".to_owned()));
-    assert_eq!(play.wait("low"), Some(Wait::Gate { on: 0, need: Need::Ready }));
-    play.probed("hi", ProbeKind::Readiness, true);
-    assert!(play.log().contains(&"start low".to_owned()));
-}
-
-#[test]
-fn a_level_that_has_done_its_work_is_passed_lp_28_d10() {
-    for (code, over) in [(0, false), (1, true)] {
-        let mut play = Play::of(&pod(json!({
-            "restartPolicy": "Never",
-            "containers": [ready(env("setup", &[(PRIORITY, "1")])), c("main")],
-        })));
-        play.log();
-        play.exit("setup", code);
-        assert_eq!(play.log().contains(&"start main".to_owned()), !over, "exit {code}");
-        assert_eq!(play.over(), over, "a gate that can never open ends the pod instead of hanging it");
-    }
-}
-
-#[test]
-fn bad_priorities_are_refused_lp_w_07() {
-    for value in ["abc", "", "1.5", " 1", "2147483648", "-2147483648", "99999999999999999999"] {
-        let findings = refused(&pod(json!({"containers": [env("a", &[(PRIORITY, value)]), c("b")]})));
-        assert_eq!(findings[0].code, "LP-6", "{value:?}");
-        assert_eq!(findings[0].path.to_string(), "spec.containers[0].env[0].value");
-    }
-    let from = json!({"name": "a", "env": [{"name": PRIORITY, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]});
-    assert_eq!(refused(&pod(json!({"containers": [from, c("b")]})))[0].code, "LP-6");
-    let both = env("a", &[(PRIORITY, "1"), (PROPOSED, "2")]);
-    assert_eq!(refused(&pod(json!({"containers": [both, c("b")]})))[0].code, "LP-5");
-}
-
-#[test]
-fn priorities_on_init_containers_are_not_read_lp_w_13() {
-    let input =
-        pod(json!({"initContainers": [env("i", &[(PRIORITY, "x")])], "containers": [c("a"), c("b")]}));
-    let planned = plan(&input, &FeatureGates::default()).unwrap();
-    assert_eq!(planned.warnings[0].code, "LP-8");
-    assert_eq!(planned.plan.dialects, []);
-}
-
-#[test]
-fn launch_priority_does_not_order_the_stop() {
-    let mut play = Play::of(&pod(json!({"containers": [c("a"), env("b", &[(PRIORITY, "1")])]})));
-    play.log();
-    play.stop(None);
-    assert_eq!(play.log(), ["term a", "term b"]);
-}
-
-/// Rows of 5.5 and 5.6: which containers are told to stop when the mains are in the state of the row. `T0`,
-/// `T137` terminated, `U` still running.
-#[test]
-fn the_terminator_stops_marked_containers_st_u_st_v() {
-    const N: &[(&str, &str)] = &[(KILL, "true"), (IMAGE, "exit:1")];
-    const V: &[(&str, &str)] = &[(IMAGE, "exit:1")];
-    const I: &[(&str, &str)] = &[(KILL, "TRUE"), (IGNORE, "true")];
-    type Row<'a> = (
-        &'a str,
-        &'a str,
-        &'a [(&'a str, &'a str)],
-        &'a [(&'a str, &'a [(&'a str, &'a str)], &'a str)],
-        &'a [&'a str],
-    );
-    let rows: &[Row<'_>] = &[
-        ("ST-U-01", "Never", &[("m", "U")], &[("s", N, "U")], &[]),
-        ("ST-U-02", "Never", &[("m", "T137")], &[("s", N, "U")], &["s"]),
-        ("ST-U-03", "Never", &[("m", "T137")], &[("s", N, "T137")], &[]),
-        ("ST-U-04", "Never", &[("m", "T0")], &[("s", N, "U")], &["s"]),
-        ("ST-U-05", "OnFailure", &[("m", "U")], &[("s", N, "U")], &[]),
-        ("ST-U-06", "OnFailure", &[("m", "T137")], &[("s", N, "T0")], &[]),
-        ("ST-U-07", "OnFailure", &[("m", "T0")], &[("s", N, "T0")], &[]),
-        (
-            "ST-U-08",
-            "OnFailure",
-            &[("m1", "T0"), ("m2", "T0")],
-            &[("s1", N, "U"), ("s2", N, "U")],
-            &["s1", "s2"],
-        ),
-        ("ST-U-10", "OnFailure", &[("m1", "T0"), ("m2", "T0")], &[("s1", N, "T0"), ("s2", N, "U")], &["s2"]),
-        ("ST-U-11", "OnFailure", &[("m1", "T0"), ("m2", "U")], &[("s1", N, "T0"), ("s2", N, "U")], &[]),
-        // Kruise stops the ignore class in a second round; with one engine there is one round.
-        (
-            "ST-U-12",
-            "OnFailure",
-            &[("m1", "T0"), ("m2", "T0")],
-            &[("s1", N, "U"), ("s2", N, "U"), ("s3", I, "U")],
-            &["s1", "s2", "s3"],
-        ),
-        (
-            "ST-U-13",
-            "OnFailure",
-            &[("m1", "T0"), ("m2", "T0")],
-            &[("s1", N, "T0"), ("s2", N, "T0"), ("s3", I, "U")],
-            &["s3"],
-        ),
-        // Marked by an image only: the container can always be signalled here, so no image is replaced.
-        ("ST-V-01", "Never", &[("m", "U")], &[("s", V, "U")], &[]),
-        ("ST-V-02", "Never", &[("m", "T137")], &[("s", V, "U")], &["s"]),
-        ("ST-V-05", "OnFailure", &[("m", "T137")], &[("s", V, "U")], &[]),
-        (
-            "ST-V-07",
-            "OnFailure",
-            &[("m1", "T0"), ("m2", "T0")],
-            &[("s1", V, "U"), ("s2", V, "U")],
-            &["s1", "s2"],
-        ),
-        ("ST-C-02", "OnFailure", &[("m", "T0")], &[("s1", N, "T0"), ("s2", I, "U")], &["s2"]),
-        ("ST-Q-02", "Always", &[("m", "T137")], &[("s", N, "U")], &[]),
-    ];
-    for (id, policy, mains, sidecars, expected) in rows {
-        let mut containers: Vec<Value> = mains.iter().map(|(n, _)| c(n)).collect();
-        containers.extend(sidecars.iter().map(|(n, e, _)| env(n, e)));
-        let mut play = Play::of(&pod(json!({"restartPolicy": policy, "containers": containers})));
-        play.log();
-        let states = sidecars.iter().map(|(n, _, s)| (n, s)).chain(mains.iter().map(|(n, s)| (n, s)));
-        for (name, state) in states {
-            match *state {
-                "T0" => play.exit(name, 0),
-                "T137" => play.exit(name, 137),
-                _ => {}
-            }
-        }
-        let told: Vec<String> =
-            play.log().iter().filter_map(|l| l.strip_prefix("term ").map(str::to_owned)).collect();
-        assert_eq!(told, *expected, "{id}");
-    }
-}
-
-#[test]
-fn a_terminated_sidecar_is_not_restarted_st_23() {
-    let mut play = Play::of(&pod(
-        json!({"restartPolicy": "OnFailure", "containers": [c("m"), env("s", &[(KILL, "true")])]}),
-    ));
-    play.exit("m", 0);
-    play.log();
-    play.exit("s", 143);
-    assert_eq!(play.log(), [""; 0]);
-    assert!(play.over());
-}
-
-/// ST-18: its own exit counts. An exit that the policy would have retried does not: had the sidecar been
-/// restarted a moment sooner, it would have been stopped and the Job would have succeeded.
-#[test]
-fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
-    let marked = || env("s", &[(KILL, "true")]);
-    // (policy, own policy, code of the sidecar, phase once main has exited with 0)
-    for (policy, own, code, expected) in [
-        ("OnFailure", None, 1, "Succeeded"),
-        ("OnFailure", None, 0, "Succeeded"),
-        ("OnFailure", Some("Never"), 1, "Failed"),
-        ("Never", None, 1, "Failed"),
-        ("Never", Some("OnFailure"), 1, "Succeeded"),
-        ("Never", None, 0, "Succeeded"),
-    ] {
-        let mut sidecar = marked();
-        if let Some(own) = own {
-            sidecar["restartPolicy"] = json!(own);
-        }
-        let mut play = Play::of(&pod(json!({"restartPolicy": policy, "containers": [c("main"), sidecar]})));
-        play.exit("s", code);
-        if code != 0 && policy == "OnFailure" && own.is_none() {
-            play.exit("s", code); // The first restart is immediate; now it is in back-off.
-            assert!(matches!(play.wait("s"), Some(Wait::Backoff { .. })));
-        }
-        play.exit("main", 0);
-        if !play.over() {
-            play.exit("s", 143); // It was started again and is told to stop.
-        }
-        assert!(play.over(), "{policy} {own:?} {code}");
-        assert_eq!(phase_of(&play).name(), expected, "{policy}, own {own:?}, exit {code}");
-    }
-    // If it is running at that moment, the Job succeeds.
-    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), marked()]})));
-    play.exit("main", 0);
-    play.exit("s", 1);
-    assert_eq!(phase_of(&play).name(), "Succeeded");
-    // The last exit of a main counts, even if it would have been restarted (R5.23).
-    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), c("b")]})));
-    play.exit("main", 1);
-    play.exit("main", 1);
-    play.exit("b", 0);
-    play.stop(None);
-    assert!(play.over());
-    assert_eq!(phase_of(&play).name(), "Failed");
 }
 
 /// The same for other helpers: sidecars that count, and mains beside a primary or a fatal one.
@@ -610,73 +358,6 @@ fn a_reserve_keeps_the_order_when_mains_take_all_the_grace_g24_g25() {
 }
 
 #[test]
-fn sidecars_can_run_on_after_the_mains_d7() {
-    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
-    let input = annotated(
-        json!({"outrigger.dev/sidecar-delay": "3s"}),
-        json!({"restartPolicy": "Never", "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
-    );
-    let mut play = Play::of(&input);
-    play.log();
-    play.pass(1_000);
-    play.exit("app", 0);
-    play.exit("s1", 1);
-    play.pass(2_999);
-    assert_eq!(play.log(), [""; 0], "what is down stays down");
-    play.pass(1);
-    assert_eq!(play.log(), ["stop Completed", "term s0"]);
-    play.exit("s0", 0);
-    assert!(play.over());
-    // Without a running sidecar there is nothing to wait for.
-    let mut play = Play::of(&input);
-    for name in ["s0", "s0", "s1", "s1"] {
-        play.exit(name, 1);
-    }
-    play.exit("app", 0);
-    assert!(play.over());
-    // Deleting the pod does not wait either.
-    let mut play = Play::of(&input);
-    play.exit("app", 0);
-    play.log();
-    play.stop(None);
-    assert_eq!(play.log(), ["term s1"]);
-}
-
-#[test]
-fn a_container_can_have_a_shorter_grace_of_its_own_d7() {
-    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
-    let mut play = Play::of(&annotated(
-        json!({"outrigger.dev/stop-grace": "s1=1s, app=5s"}),
-        json!({"terminationGracePeriodSeconds": 10, "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
-    ));
-    play.log();
-    play.stop(None);
-    play.pass(4_999);
-    assert_eq!(play.log(), ["term app"]);
-    play.pass(1);
-    assert_eq!(play.log(), ["kill app", "term s1"]);
-    play.pass(1_000);
-    assert_eq!(play.log(), ["kill s1", "term s0"], "less than the two seconds everyone has");
-    play.pass(3_999);
-    assert_eq!(play.log(), [""; 0]);
-    play.pass(1);
-    assert_eq!(play.log(), ["kill s0"], "the pod's grace period");
-}
-
-#[test]
-fn marked_sidecars_stop_in_reverse_order_of_their_priorities_d7() {
-    let marked = |n: &str, level: &str| env(n, &[(KILL, "true"), (PRIORITY, level)]);
-    let spec =
-        json!({"restartPolicy": "Never", "containers": [c("app"), marked("s1", "10"), marked("s2", "5")]});
-    let mut play = Play::of(&pod(spec));
-    play.log();
-    play.exit("app", 0);
-    assert_eq!(play.log(), ["stop Completed", "term s2"]);
-    play.exit("s2", 143);
-    assert_eq!(play.log(), ["term s1"]);
-}
-
-#[test]
 fn pre_stop_can_wait_for_its_turn_g26() {
     let mut s = json!({"name": "s0", "restartPolicy": "Always"});
     s["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
@@ -717,26 +398,6 @@ fn sidecars_can_restart_faster_g09_g63() {
         (500, 4_000)
     );
     assert_eq!(p.containers[1].restart.backoff.initial_ms, 10_000);
-}
-
-#[test]
-fn priorities_order_the_others_where_sidecars_are_named() {
-    // In a cluster these become native sidecars, so the same pod means the same here.
-    let input = annotated(
-        json!({"outrigger.dev/sidecars": "log,proxy"}),
-        json!({"containers": [c("app"), env("db", &[(PRIORITY, "1")]), c("log"), env("proxy", &[(PRIORITY, "5")])]}),
-    );
-    let plan = planned(&input);
-    let on = |name: &str| -> Vec<&str> {
-        let gates = plan.containers[plan.find(name).expect("planned")].gates.iter();
-        let mut on: Vec<&str> = gates.map(|g| plan.containers[g.on].name.as_str()).collect();
-        on.sort_unstable();
-        on
-    };
-    assert_eq!(on("proxy"), Vec::<&str>::new());
-    assert_eq!(on("log"), ["proxy"]);
-    assert_eq!(on("db"), ["log", "proxy"]);
-    assert_eq!(on("app"), ["db", "log", "proxy"]);
 }
 
 #[test]

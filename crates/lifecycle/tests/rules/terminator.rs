@@ -1,0 +1,197 @@
+//! OpenKruise's sidecar terminator: who is stopped, when, and what that means for the result.
+
+use crate::common::{Play, annotated, pod};
+use crate::dialects::{IGNORE, IMAGE, KILL, c, env, phase_of};
+use outrigger_lifecycle::Wait;
+use serde_json::{Value, json};
+
+/// Rows of 5.5 and 5.6: which containers are told to stop when the mains are in the state of the row. `T0`,
+/// `T137` terminated, `U` still running.
+#[test]
+fn the_terminator_stops_marked_containers_st_u_st_v() {
+    const N: &[(&str, &str)] = &[(KILL, "true"), (IMAGE, "exit:1")];
+    const V: &[(&str, &str)] = &[(IMAGE, "exit:1")];
+    const I: &[(&str, &str)] = &[(KILL, "TRUE"), (IGNORE, "true")];
+    type Row<'a> = (
+        &'a str,
+        &'a str,
+        &'a [(&'a str, &'a str)],
+        &'a [(&'a str, &'a [(&'a str, &'a str)], &'a str)],
+        &'a [&'a str],
+    );
+    let rows: &[Row<'_>] = &[
+        ("ST-U-01", "Never", &[("m", "U")], &[("s", N, "U")], &[]),
+        ("ST-U-02", "Never", &[("m", "T137")], &[("s", N, "U")], &["s"]),
+        ("ST-U-03", "Never", &[("m", "T137")], &[("s", N, "T137")], &[]),
+        ("ST-U-04", "Never", &[("m", "T0")], &[("s", N, "U")], &["s"]),
+        ("ST-U-05", "OnFailure", &[("m", "U")], &[("s", N, "U")], &[]),
+        ("ST-U-06", "OnFailure", &[("m", "T137")], &[("s", N, "T0")], &[]),
+        ("ST-U-07", "OnFailure", &[("m", "T0")], &[("s", N, "T0")], &[]),
+        (
+            "ST-U-08",
+            "OnFailure",
+            &[("m1", "T0"), ("m2", "T0")],
+            &[("s1", N, "U"), ("s2", N, "U")],
+            &["s1", "s2"],
+        ),
+        ("ST-U-10", "OnFailure", &[("m1", "T0"), ("m2", "T0")], &[("s1", N, "T0"), ("s2", N, "U")], &["s2"]),
+        ("ST-U-11", "OnFailure", &[("m1", "T0"), ("m2", "U")], &[("s1", N, "T0"), ("s2", N, "U")], &[]),
+        // Kruise stops the ignore class in a second round; with one engine there is one round.
+        (
+            "ST-U-12",
+            "OnFailure",
+            &[("m1", "T0"), ("m2", "T0")],
+            &[("s1", N, "U"), ("s2", N, "U"), ("s3", I, "U")],
+            &["s1", "s2", "s3"],
+        ),
+        (
+            "ST-U-13",
+            "OnFailure",
+            &[("m1", "T0"), ("m2", "T0")],
+            &[("s1", N, "T0"), ("s2", N, "T0"), ("s3", I, "U")],
+            &["s3"],
+        ),
+        // Marked by an image only: the container can always be signalled here, so no image is replaced.
+        ("ST-V-01", "Never", &[("m", "U")], &[("s", V, "U")], &[]),
+        ("ST-V-02", "Never", &[("m", "T137")], &[("s", V, "U")], &["s"]),
+        ("ST-V-05", "OnFailure", &[("m", "T137")], &[("s", V, "U")], &[]),
+        (
+            "ST-V-07",
+            "OnFailure",
+            &[("m1", "T0"), ("m2", "T0")],
+            &[("s1", V, "U"), ("s2", V, "U")],
+            &["s1", "s2"],
+        ),
+        ("ST-C-02", "OnFailure", &[("m", "T0")], &[("s1", N, "T0"), ("s2", I, "U")], &["s2"]),
+        ("ST-Q-02", "Always", &[("m", "T137")], &[("s", N, "U")], &[]),
+    ];
+    for (id, policy, mains, sidecars, expected) in rows {
+        let mut containers: Vec<Value> = mains.iter().map(|(n, _)| c(n)).collect();
+        containers.extend(sidecars.iter().map(|(n, e, _)| env(n, e)));
+        let mut play = Play::of(&pod(json!({"restartPolicy": policy, "containers": containers})));
+        play.log();
+        let states = sidecars.iter().map(|(n, _, s)| (n, s)).chain(mains.iter().map(|(n, s)| (n, s)));
+        for (name, state) in states {
+            match *state {
+                "T0" => play.exit(name, 0),
+                "T137" => play.exit(name, 137),
+                _ => {}
+            }
+        }
+        let told: Vec<String> =
+            play.log().iter().filter_map(|l| l.strip_prefix("term ").map(str::to_owned)).collect();
+        assert_eq!(told, *expected, "{id}");
+    }
+}
+
+#[test]
+fn a_terminated_sidecar_is_not_restarted_st_23() {
+    let mut play = Play::of(&pod(
+        json!({"restartPolicy": "OnFailure", "containers": [c("m"), env("s", &[(KILL, "true")])]}),
+    ));
+    play.exit("m", 0);
+    play.log();
+    play.exit("s", 143);
+    assert_eq!(play.log(), [""; 0]);
+    assert!(play.over());
+}
+
+/// ST-18: its own exit counts. An exit that the policy would have retried does not: had the sidecar been
+/// restarted a moment sooner, it would have been stopped and the Job would have succeeded.
+#[test]
+fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
+    let marked = || env("s", &[(KILL, "true")]);
+    // (policy, own policy, code of the sidecar, phase once main has exited with 0)
+    for (policy, own, code, expected) in [
+        ("OnFailure", None, 1, "Succeeded"),
+        ("OnFailure", None, 0, "Succeeded"),
+        ("OnFailure", Some("Never"), 1, "Failed"),
+        ("Never", None, 1, "Failed"),
+        ("Never", Some("OnFailure"), 1, "Succeeded"),
+        ("Never", None, 0, "Succeeded"),
+    ] {
+        let mut sidecar = marked();
+        if let Some(own) = own {
+            sidecar["restartPolicy"] = json!(own);
+        }
+        let mut play = Play::of(&pod(json!({"restartPolicy": policy, "containers": [c("main"), sidecar]})));
+        play.exit("s", code);
+        if code != 0 && policy == "OnFailure" && own.is_none() {
+            play.exit("s", code); // The first restart is immediate; now it is in back-off.
+            assert!(matches!(play.wait("s"), Some(Wait::Backoff { .. })));
+        }
+        play.exit("main", 0);
+        if !play.over() {
+            play.exit("s", 143); // It was started again and is told to stop.
+        }
+        assert!(play.over(), "{policy} {own:?} {code}");
+        assert_eq!(phase_of(&play).name(), expected, "{policy}, own {own:?}, exit {code}");
+    }
+    // If it is running at that moment, the Job succeeds.
+    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), marked()]})));
+    play.exit("main", 0);
+    play.exit("s", 1);
+    assert_eq!(phase_of(&play).name(), "Succeeded");
+    // The last exit of a main counts, even if it would have been restarted (R5.23).
+    let mut play = Play::of(&pod(json!({"restartPolicy": "OnFailure", "containers": [c("main"), c("b")]})));
+    play.exit("main", 1);
+    play.exit("main", 1);
+    play.exit("b", 0);
+    play.stop(None);
+    assert!(play.over());
+    assert_eq!(phase_of(&play).name(), "Failed");
+}
+
+#[test]
+fn sidecars_can_run_on_after_the_mains_d7() {
+    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
+    let input = annotated(
+        json!({"outrigger.dev/sidecar-delay": "3s"}),
+        json!({"restartPolicy": "Never", "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
+    );
+    let mut play = Play::of(&input);
+    play.log();
+    play.pass(1_000);
+    play.exit("app", 0);
+    play.exit("s1", 1);
+    play.pass(2_999);
+    assert_eq!(play.log(), [""; 0], "what is down stays down");
+    play.pass(1);
+    assert_eq!(play.log(), ["stop Completed", "term s0"]);
+    play.exit("s0", 0);
+    assert!(play.over());
+    // Without a running sidecar there is nothing to wait for.
+    let mut play = Play::of(&input);
+    for name in ["s0", "s0", "s1", "s1"] {
+        play.exit(name, 1);
+    }
+    play.exit("app", 0);
+    assert!(play.over());
+    // Deleting the pod does not wait either.
+    let mut play = Play::of(&input);
+    play.exit("app", 0);
+    play.log();
+    play.stop(None);
+    assert_eq!(play.log(), ["term s1"]);
+}
+
+#[test]
+fn a_container_can_have_a_shorter_grace_of_its_own_d7() {
+    let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
+    let mut play = Play::of(&annotated(
+        json!({"outrigger.dev/stop-grace": "s1=1s, app=5s"}),
+        json!({"terminationGracePeriodSeconds": 10, "initContainers": [s("s0"), s("s1")], "containers": [c("app")]}),
+    ));
+    play.log();
+    play.stop(None);
+    play.pass(4_999);
+    assert_eq!(play.log(), ["term app"]);
+    play.pass(1);
+    assert_eq!(play.log(), ["kill app", "term s1"]);
+    play.pass(1_000);
+    assert_eq!(play.log(), ["kill s1", "term s0"], "less than the two seconds everyone has");
+    play.pass(3_999);
+    assert_eq!(play.log(), [""; 0]);
+    play.pass(1);
+    assert_eq!(play.log(), ["kill s0"], "the pod's grace period");
+}
