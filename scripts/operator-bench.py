@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the operator on a real API server, kubelet and containerd; docs/benchmarks.md has the figures.
 
-usage: scripts/operator-bench.py OUTRIGGER [kubelet|publish|webhook|memory|jobs]...
+usage: scripts/operator-bench.py OUTRIGGER [kubelet|native|publish|webhook|memory|jobs]...
 
 Use a release build. The load of the machine is printed with every figure. operator_cluster.py says what is needed.
 """
@@ -40,7 +40,7 @@ def follow_statuses(api):
         name = obj["metadata"]["name"]
         if obj.get("status", {}).get("phase") == "Succeeded":
             yield name, "succeeded"
-        for s in obj.get("status", {}).get("containerStatuses", []):
+        for s in obj.get("status", {}).get("containerStatuses", []) + obj.get("status", {}).get("initContainerStatuses", []):
             for state in (["ready"] if s["ready"] else []) + list(s["state"]):
                 yield name, s["name"], state
     return api.watch(PODS, keys)
@@ -63,17 +63,32 @@ def kubelet(c, pods=50):
         what = "with a readiness probe every second, " if more else ""
         tell(f"{pods} pods, one a second, {what}level ready to next level's container running", [took(c, seen, name) for name in names])
         clear(c)
-    # The kubelet itself keeps this order. From the start of the first, which it reports only with the start of the second.
-    names = [f"native-{i}" for i in range(pods)]
-    launch(api, seen, names, {}, pause=1, annotations={"outrigger.dev/sidecars": "first"})
-    tell(f"{pods} pods, one a second, the first container a native sidecar: from the first container to the second", [took(c, seen, name, {}) for name in names])
-    clear(c)
     for kind, env in (("plain", {}), ("bench", WAKE)):
         names = [f"{kind}-{i}" for i in range(pods)]
         launch(api, seen, names, env)
         what = "level ready to next level's container running" if env else "without priorities: from the first container to the second"
         tell(f"{pods} pods launching on one kubelet, {what}", [took(c, seen, name, env) for name in names])
         clear(c)
+
+
+def native(c, pods=50):
+    """The same pods as for `kubelet`, with an operator that makes native sidecars of the higher levels."""
+    c.kill("operator")
+    c.operator("--launch=native")
+    api = Api(c)
+    seen = follow_statuses(api)
+    time.sleep(1)
+    probe = {"readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1}}
+    for kind, pause, more in (("native", 1, {}), ("native-probed", 1, probe), ("native-burst", 0, {})):
+        names = [f"{kind}-{i}" for i in range(pods)]
+        launch(api, seen, names, WAKE, pause=pause, **more)
+        # Without a probe it is ready when it runs, which the kubelet reports only with the start of the second.
+        values = [max(0, took(c, seen, name, WAKE if more else {})) for name in names]
+        what = "with a readiness probe every second, level ready" if more else "from the first container"
+        tell(f"--launch=native, {pods} pods, {'one a second' if pause else 'at once'}, {what} to the next level's container running", values)
+        clear(c)
+    c.kill("operator")
+    c.operator()
 
 
 def launch(api, seen, names, env, pause=0, annotations=None, **more):
@@ -240,5 +255,5 @@ def jobs(c, count=20):
 
 if __name__ == "__main__":
     own_network()
-    every = [kubelet, jobs, publish, webhook, memory]
+    every = [kubelet, native, jobs, publish, webhook, memory]
     run(sys.argv[1] if len(sys.argv) > 1 else "target/release/outrigger", [step for step in every if step.__name__ in sys.argv[2:] or not sys.argv[2:]])

@@ -57,6 +57,7 @@ def launch(c):
     c.create(pod("native", [container("main", "sleep 2"), container("proxy", SLEEP)], {"outrigger.dev/sidecars": "proxy"}, policy="Never"))
     wait("a pod with a native sidecar succeeds", lambda: phase(c, "native") == "Succeeded")
     say("outrigger.dev/sidecars: the pod has succeeded though its sidecar runs for ever")
+    native_levels(c)
 
 
 def deployed(c):
@@ -78,6 +79,28 @@ def deployed(c):
     say("LP-E-02: a Deployment's pods start in order, each with a ConfigMap of its own")
     c.kubectl("delete", "deployment", "deployed", "--wait=false")
     wait("the ConfigMaps go with their pods", lambda: not maps & {m["metadata"]["name"] for m in c.get("configmaps")["items"]})
+
+
+def native_levels(c):
+    """With --launch=native: the levels above the lowest are native sidecars, in order, and no barrier is there."""
+    c.kill("operator")
+    c.operator("--launch=native")
+    # The second is ready, and the main may start, two seconds after it has started.
+    late = {"readinessProbe": {"exec": {"command": ["sh", "-c", "test -e /ready"]}, "periodSeconds": 1}}
+    levels = [container("main", SLEEP), container("second", f"(sleep 2; touch /ready) & {SLEEP}", {"KRUISE_CONTAINER_PRIORITY": "1"}, **late),
+              container("first", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "2"}, **PROBE)]
+    c.create(pod("levels", levels))
+    wait("levels is ready", lambda: ready(c, "levels"))
+    p = c.get("pod", "levels")
+    sidecars = [s["name"] for s in p["spec"]["initContainers"]]
+    assert sidecars == ["first", "second"] and not any("valueFrom" in e for x in p["spec"]["containers"] for e in x.get("env", [])), p["spec"]
+    began = {s["name"]: s["state"]["running"]["startedAt"] for s in p["status"]["initContainerStatuses"] + p["status"]["containerStatuses"]}
+    assert began["first"] < began["second"] < began["main"], began
+    maps = c.get("configmaps", "-l", "outrigger.dev/barrier")["items"]
+    assert not [m for m in maps if m["metadata"]["name"].startswith("levels-")], "it needs no barrier"
+    say(f"--launch=native: {began}")
+    c.kill("operator")
+    c.operator()
 
 
 def killed_between_levels(c):

@@ -172,9 +172,9 @@ state = "{t}/ctd/state"
         (t / "kubelet.yaml").write_text(json.dumps(conf))
         self.spawn("kubelet", ASSETS / "kubelet", "--config", t / "kubelet.yaml", "--kubeconfig", t / "node.conf", "--root-dir", t / "kubelet", "--hostname-override", NODE)
 
-    def operator(self):
+    def operator(self, *more):
         self.spawn("operator", self.outrigger, "operator", "run", "--identity", f"test-{time.time()}", "--webhook-name", "127.0.0.1", "--webhook-address",
-                   f"127.0.0.1:{self.webhook}", "--health-address", f"127.0.0.1:{self.health}", env={"KUBECONFIG": str(self.top / "operator.conf")})
+                   f"127.0.0.1:{self.webhook}", "--health-address", f"127.0.0.1:{self.health}", *more, env={"KUBECONFIG": str(self.top / "operator.conf")})
         wait("the operator leads", lambda: self.page("/readyz") == "ok" and "outrigger_leader 1" in self.page("/metrics"))
 
     def page(self, path):

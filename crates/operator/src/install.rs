@@ -4,6 +4,7 @@
 //! namespace, image and failure policy, and the Helm chart is the same text with Helm's placeholders (a test
 //! compares them).
 
+use crate::decide::admit::Launch;
 use crate::names;
 
 /// Name of the MutatingWebhookConfiguration.
@@ -50,6 +51,8 @@ pub struct Options {
     pub cri_endpoint: Option<String>,
     /// Requests need no rights on their pods, as in OpenKruise.
     pub any_requester: bool,
+    /// How containers of several launch priorities are ordered.
+    pub launch: Launch,
     /// Call the webhook at this address instead of by its Service: for operators that run outside the cluster.
     pub webhook_url: Option<String>,
 }
@@ -63,6 +66,7 @@ impl Default for Options {
             without_agent: false,
             cri_endpoint: None,
             any_requester: false,
+            launch: Launch::Barrier,
             webhook_url: None,
         }
     }
@@ -176,6 +180,9 @@ fn fill_in(document: &str, options: &Options) -> String {
     }
     if options.any_requester {
         more.push_str(", --any-requester");
+    }
+    if options.launch == Launch::Native {
+        more.push_str(", --launch=native");
     }
     text = text.replacen("args: [operator, run]", &format!("args: [operator, run{more}]"), 1);
     if let Some(endpoint) = &options.cri_endpoint {

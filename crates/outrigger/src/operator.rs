@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use outrigger_operator::cluster::{self, AgentOptions, Agents, Requesters, RunOptions};
+use outrigger_operator::cluster::{self, AgentOptions, Agents, Launch, Requesters, RunOptions};
 use outrigger_operator::install::{FailurePolicy, Options, manifests};
 
 use tracing_subscriber::fmt::format::Writer;
@@ -81,6 +81,9 @@ struct Install {
     /// otherwise they must also be allowed to delete the pod or to execute commands in it.
     #[arg(long)]
     any_requester: bool,
+    /// How containers of several launch priorities are started one after the other.
+    #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
+    launch: Order,
     /// Have the API server call the webhook at this address: for an operator and agents outside the cluster, so the manifests
     /// have no Deployment and no DaemonSet.
     #[arg(long, value_name = "URL")]
@@ -102,6 +105,24 @@ enum Policy {
     Fail,
     /// They are created without it.
     Ignore,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Order {
+    /// A barrier holds back those that start later; all containers stay what they are.
+    Barrier,
+    /// Those that start first become native sidecars where their restart policies and probes allow it: the next level starts
+    /// in 0.2 s instead of a second.
+    Native,
+}
+
+impl From<Order> for Launch {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Barrier => Launch::Barrier,
+            Order::Native => Launch::Native,
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -128,6 +149,9 @@ struct Run {
     /// otherwise they must also be allowed to delete the pod or to execute commands in it.
     #[arg(long)]
     any_requester: bool,
+    /// How containers of several launch priorities are started one after the other.
+    #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
+    launch: Order,
     /// How often the webhook's certificate is checked, in seconds.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     certificate_check: u64,
@@ -190,6 +214,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 names: args.webhook_name,
                 agents: if args.without_agent { Agents::NotInstalled } else { Agents::Installed },
                 requesters: if args.any_requester { Requesters::All } else { Requesters::WithRightsOnPod },
+                launch: args.launch.into(),
                 certificate_check: Duration::from_secs(args.certificate_check),
             };
             executor.block_on(cluster::run(options)).map_err(|error| ended(error, args.log_format))?;
@@ -234,6 +259,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         without_agent: args.without_agent,
         cri_endpoint: args.cri_endpoint,
         any_requester: args.any_requester,
+        launch: args.launch.into(),
         webhook_url: args.webhook_url,
     };
     options.check().map_err(|problem| Failure::Input(anyhow::anyhow!(problem)))?;

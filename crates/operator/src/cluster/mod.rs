@@ -38,6 +38,8 @@ pub use status::{PodStatus, status};
 pub use store::Agents;
 pub use webhook::Requesters;
 
+pub use crate::decide::admit::Launch;
+
 use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 use outrigger_lifecycle::Time;

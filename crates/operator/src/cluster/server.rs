@@ -25,7 +25,7 @@ use super::leader::Leader;
 use super::metrics::{Counter, Metrics};
 use super::store::{Agents, Counts};
 use super::webhook::{Requesters, Webhook};
-use super::{Error, connect, now};
+use super::{Error, Launch, connect, now};
 
 /// Options of the operator.
 #[derive(Debug, Clone)]
@@ -44,6 +44,8 @@ pub struct RunOptions {
     pub agents: Agents,
     /// Who may create container recreate requests.
     pub requesters: Requesters,
+    /// How containers of several launch priorities are ordered.
+    pub launch: Launch,
     /// How often the certificate is checked.
     pub certificate_check: Duration,
 }
@@ -109,6 +111,7 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         own_user: format!("system:serviceaccount:{}:outrigger-operator", options.namespace),
         agents: options.agents,
         requesters: options.requesters,
+        launch: options.launch,
         takes_own_policies: AtomicBool::new(false),
         bodies: Bodies::default(),
     });
@@ -563,6 +566,7 @@ mod tests {
             own_user: "operator".to_owned(),
             agents: Agents::Installed,
             requesters: Requesters::All,
+            launch: Launch::Barrier,
             takes_own_policies: AtomicBool::new(false),
             bodies: Bodies::default(),
         });

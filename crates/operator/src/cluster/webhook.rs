@@ -16,7 +16,7 @@ use super::metrics::Metrics;
 use super::reason;
 use super::server::Bodies;
 use super::store::Agents;
-use crate::decide::admit::{Admitted, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars};
+use crate::decide::admit::{Admitted, Launch, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars};
 use crate::decide::request::{Author, Found, check_names, create, update, warnings};
 use crate::decide::terminate;
 use crate::decide::{Refusal, convert};
@@ -30,6 +30,7 @@ pub(crate) struct Webhook {
     pub(crate) own_user: String,
     pub(crate) agents: Agents,
     pub(crate) requesters: Requesters,
+    pub(crate) launch: Launch,
     /// The API server takes restart policies of single containers.
     pub(crate) takes_own_policies: AtomicBool,
     /// Room for reviews.
@@ -56,7 +57,9 @@ impl Webhook {
         let mut review: Value = serde_json::from_slice(body).ok()?;
         let request = review.get_mut("request")?.take();
         let response = match path {
-            "/mutate-pods" => self.review(&request, pods(&request, |object| admit(object, &suffix()))),
+            "/mutate-pods" => {
+                self.review(&request, pods(&request, |object| admit(object, &suffix(), self.launch)))
+            }
             "/mutate-job-sidecars" => {
                 let own_policies = match self.takes_own_policies.load(Ordering::Relaxed) {
                     true => OwnRestartPolicies::Taken,
@@ -299,7 +302,7 @@ mod tests {
         let env = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": "1"}]);
         let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "env": env}, {"name": "b"}]}});
         let request = |operation: &str, sub: &str| json!({"operation": operation, "resource": {"resource": "pods"}, "subResource": sub, "object": pod});
-        let admitted = |object: &Value| admit(object, &suffix());
+        let admitted = |object: &Value| admit(object, &suffix(), Launch::Barrier);
         assert_ne!(pods(&request("CREATE", ""), admitted).expect("allowed").0, pod);
         for (operation, sub) in [("UPDATE", ""), ("CREATE", "ephemeralcontainers"), ("DELETE", "")] {
             assert_eq!(
@@ -321,6 +324,7 @@ mod tests {
             own_user: "operator".to_owned(),
             agents,
             requesters,
+            launch: Launch::Barrier,
             takes_own_policies: AtomicBool::new(false),
             bodies: Bodies::default(),
         };

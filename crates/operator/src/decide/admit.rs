@@ -7,14 +7,13 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order};
 use outrigger_lifecycle::{
     ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy,
     Role, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
 };
 use serde_json::{Value, json};
 
-use super::Refusal;
+use super::{Refusal, native};
 use crate::key::{gate_key, level_key, proposed_level_key};
 use crate::names;
 use crate::view::is_served_gate;
@@ -33,18 +32,32 @@ pub struct Admitted {
     pub warnings: Vec<String>,
 }
 
+/// How the containers of several launch priorities are started one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Launch {
+    /// By a barrier: containers stay what they are.
+    #[default]
+    Barrier,
+    /// Those with a higher priority than others become native sidecars, which the kubelet itself starts first; by a barrier
+    /// where their restart policies or probes do not allow it.
+    Native,
+}
+
 /// Handles a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
-pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
+pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_mains(&pod)?;
     let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
         Some(sidecars) => {
-            let pod = order_sidecars(pod, &sidecars, &mut admitted.pod)?;
-            native_sidecars(&pod, &sidecars, &mut admitted)?;
+            native::named(&pod, &sidecars, &mut admitted)?;
+            typed(&admitted.pod)?
+        }
+        None if launch == Launch::Native => {
+            native::higher_levels(&pod, &mut admitted);
             typed(&admitted.pod)?
         }
         None => pod,
@@ -53,7 +66,11 @@ pub fn admit(object: &Value, suffix: &str) -> Result<Admitted, Refusal> {
     let of_kruise = of_kruise(&pod, &["LP-3", "LP-7"]);
     // The other webhook speaks of options of pods that have such sidecars.
     let is_told = |finding: &&Finding| finding.code == "option" && sidecars(&pod).next().is_some();
+    // Priorities that have no effect now may have ordered native sidecars, in this call or an earlier one.
+    let has_native = planned.plan.containers.iter().any(|c| c.dialect == Some(Dialect::Native));
+    let was_used = |finding: &&Finding| has_native && finding.code.starts_with("LP-");
     let findings = planned.warnings.iter().filter(|finding| !is_told(finding)).chain(&of_kruise);
+    let findings = findings.filter(|finding| !was_used(finding));
     admitted.warnings.extend(findings.map(sentence));
     check_ending(&pod, &planned.plan)?;
     admitted.warnings.extend(unserved(&pod, &planned.plan));
@@ -216,12 +233,12 @@ impl OwnRestartPolicies {
     }
 }
 
-fn typed(object: &Value) -> Result<Pod, Refusal> {
+pub(super) fn typed(object: &Value) -> Result<Pod, Refusal> {
     serde_json::from_value(object.clone())
         .map_err(|error| Refusal::new(422, format!("the pod cannot be read: {error}")))
 }
 
-fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
+pub(super) fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
@@ -232,13 +249,13 @@ fn sentence(finding: &Finding) -> String {
     format!("{}: {}{related}{hint}", finding.path, finding.message)
 }
 
-fn refuse(findings: &[Finding]) -> Refusal {
+pub(super) fn refuse(findings: &[Finding]) -> Refusal {
     let errors = findings.iter().filter(|f| f.severity == Severity::Error);
     Refusal::new(422, errors.map(sentence).collect::<Vec<_>>().join("; "))
 }
 
 /// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
-fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
+pub(super) fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     let mut pod = pod.clone();
     for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
         env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));
@@ -253,83 +270,6 @@ fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
     }
     planned.warnings.extend(warnings);
     Ok(planned)
-}
-
-/// Puts the containers named by the annotation into the order that `depends-on` and their priorities ask for: the kubelet starts native
-/// sidecars one after the other. Only they change places among each other.
-fn order_sidecars(mut pod: Pod, sidecars: &str, object: &mut Value) -> Result<Pod, Refusal> {
-    let mut only = pod.clone();
-    only.metadata
-        .annotations
-        .get_or_insert_default()
-        .retain(|name, _| name == names::SIDECARS || name == names::DEPENDS_ON);
-    for c in &mut only.spec.get_or_insert_default().containers {
-        c.env.iter_mut().for_each(|env| env.retain(|e| names::PRIORITY_ENVS.contains(&e.name.as_str())));
-    }
-    let input = PodInput { pod: only, lifecycle_types: Default::default() };
-    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
-    let all = &planned.plan.containers;
-    let is_named = |name: &str| sidecars.split(',').any(|named| named.trim() == name);
-    let order = in_order(&planned.plan, |i| all[i].place.list == List::Main && is_named(&all[i].name));
-    let order: Vec<usize> = order.into_iter().map(|i| all[i].place.index).collect();
-    let mut places = order.clone();
-    places.sort_unstable();
-    let (before, written) = (pod.clone(), object.clone());
-    let (Some(spec), Some(old)) = (&mut pod.spec, &before.spec) else { return Ok(pod) };
-    for (place, from) in places.into_iter().zip(order) {
-        spec.containers[place] = old.containers[from].clone();
-        object["spec"]["containers"][place] = written["spec"]["containers"][from].clone();
-    }
-    Ok(pod)
-}
-
-/// Turns the containers named by the annotation into native sidecars, in the order of the KEP. Everything
-/// else in the pod about order stays.
-fn native_sidecars(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
-    let mut only = pod.clone();
-    only.metadata.annotations = Some([(names::SIDECARS.to_owned(), sidecars.to_owned())].into());
-    for c in &mut only.spec.get_or_insert_default().containers {
-        (c.env, c.lifecycle) = (None, None);
-    }
-    let input = PodInput { pod: only, lifecycle_types: Default::default() };
-    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
-    let named: Vec<_> = planned.plan.containers.iter().filter(|c| c.dialect == Some(Dialect::Kep)).collect();
-    if named.is_empty() {
-        return Ok(());
-    }
-    let written = |place: ContainerRef| pod.spec.as_ref()?.containers.get(place.index);
-    let is_marked = |place| written(place).is_some_and(|c| TerminatorMarks::of(c).is_sidecar());
-    let marked: Vec<&str> = named.iter().filter(|c| is_marked(c.place)).map(|c| c.name.as_str()).collect();
-    if !marked.is_empty() {
-        admitted.warnings.push(format!(
-            "native sidecars end with the mains: the terminator envs of {} have no effect",
-            marked.join(", ")
-        ));
-    }
-    // The KEP runs them once more, when it is the sidecar's turn to stop.
-    let has_hook = |place| written(place).and_then(|c| c.lifecycle.as_ref()?.pre_stop.as_ref()).is_some();
-    let hooked: Vec<&str> = named.iter().filter(|c| has_hook(c.place)).map(|c| c.name.as_str()).collect();
-    if !hooked.is_empty() {
-        admitted.warnings.push(format!(
-            "the kubelet runs the preStop hooks of native sidecars when the pod begins to stop, before the mains have ended: {}",
-            hooked.join(", ")
-        ));
-    }
-    let edits = convert(&input, &planned.plan, Target::Native);
-    let mut converted = json!(input.pod);
-    apply(&mut converted, &edits);
-    let converted = PodInput { pod: typed(&converted)?, lifecycle_types: Default::default() };
-    let after = plan(&converted, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
-    if let Some(lost) = compare(&planned.plan, &after.plan).into_iter().find(|d| d.loss) {
-        let text = format!(
-            "annotation {}: native sidecars cannot do this: {}; leave the startupProbe of a sidecar with a readinessProbe out, or make it test the same",
-            names::SIDECARS,
-            lost.text
-        );
-        return Err(Refusal::new(422, text));
-    }
-    apply(&mut admitted.pod, &edits);
-    Ok(())
 }
 
 /// The key each container waits for; empty if no container waits (LP-3, LP-7).
@@ -348,7 +288,7 @@ fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> 
 }
 
 /// The priority of a container in a planned pod, which is known to be a number.
-fn level(pod: &Pod, place: ContainerRef) -> i64 {
+pub(super) fn level(pod: &Pod, place: ContainerRef) -> i64 {
     if annotation(pod, names::ORDERED) == Some("Ordered") {
         return -i64::try_from(place.index).unwrap_or(0);
     }

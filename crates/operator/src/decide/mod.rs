@@ -15,6 +15,7 @@ pub mod admit;
 pub mod barrier;
 pub mod convert;
 pub mod explain;
+mod native;
 pub mod oversee;
 pub mod request;
 pub mod serve;

@@ -34,10 +34,15 @@ fn the_files_are_filled_in() {
 #[test]
 fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
     let endpoint = "unix:///run/k3s/containerd/containerd.sock".to_owned();
-    let options = Options { cri_endpoint: Some(endpoint), any_requester: true, ..Options::default() };
+    let options = Options {
+        cri_endpoint: Some(endpoint),
+        any_requester: true,
+        launch: Launch::Native,
+        ..Options::default()
+    };
     assert_eq!(options.check(), Ok(()));
     let text = all(&options);
-    assert!(text.contains("args: [operator, run, --any-requester]"), "{text}");
+    assert!(text.contains("args: [operator, run, --any-requester, --launch=native]"), "{text}");
     let agent = "\"127.0.0.1:10221\", \"--cri-endpoint=unix:///run/k3s/containerd/containerd.sock\"]";
     assert!(text.contains(agent), "{text}");
     for bad in ["", "tcp://x", "/var/x.sock", "unix:///run/../etc/x", "unix:///run/a\"]", "unix:///run/a b"] {
@@ -68,6 +73,7 @@ fn the_helm_chart_says_the_same() {
             .replace("{{ .Release.Namespace }}", NAMESPACE)
             .replace("{{ if not .Values.agent.enabled }}, --without-agent{{ end }}", "")
             .replace("{{ if .Values.anyRequester }}, --any-requester{{ end }}", "")
+            .replace("{{ if eq .Values.launch \"native\" }}, --launch=native{{ end }}", "")
             .replace(
                 "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | quote }}{{ end }}",
                 "",

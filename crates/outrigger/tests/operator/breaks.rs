@@ -125,7 +125,7 @@ impl Proxy {
 pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     let proxy = Proxy::start(stage.cluster.port());
     stage.operator = None;
-    stage.start_operator_at(proxy.port);
+    stage.start_operator_at(proxy.port, &[]);
     let cluster = &stage.cluster;
     let map = ordered(cluster, "cut-off", &["a", "b", "c"]);
     wait_for_keys(cluster, &map, &["p_0"]);

@@ -237,17 +237,25 @@ impl Cluster {
 
     /// A replica of the operator.
     pub(crate) fn operator(&self, identity: &str, webhook: u16, health: u16) -> Process {
-        self.operator_at(self.port, identity, webhook, health)
+        self.operator_at(self.port, identity, webhook, health, &[])
     }
 
-    /// A replica that finds the API server at another port.
-    pub(crate) fn operator_at(&self, port: u16, identity: &str, webhook: u16, health: u16) -> Process {
+    /// A replica that finds the API server at another port, with more options.
+    pub(crate) fn operator_at(
+        &self,
+        port: u16,
+        identity: &str,
+        webhook: u16,
+        health: u16,
+        more: &[&str],
+    ) -> Process {
         let config = format!("operator-{port}");
         self.write_config(&config, "operator", port);
         let child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
             .args(["operator", "run", "--identity", identity, "--webhook-name", "127.0.0.1"])
             .args(["--webhook-address", &format!("127.0.0.1:{webhook}")])
             .args(["--health-address", &format!("127.0.0.1:{health}"), "--certificate-check", "1"])
+            .args(more)
             .env("KUBECONFIG", self.config(&config))
             .env("OUTRIGGER_LOG", "info")
             .env_remove("POD_NAMESPACE")

@@ -27,12 +27,13 @@ pub(crate) struct Stage {
 type Scene = fn(&mut Stage);
 
 /// In this order: the last ones check what all the others did.
-const SCENES: [(&str, Scene); 18] = [
+const SCENES: [(&str, Scene); 19] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),
     ("admits_job_sidecars", scenes::admits_job_sidecars),
     ("opens_levels_in_order", scenes::opens_levels_in_order),
     ("serves_gates_and_native_sidecars", scenes::serves_gates_and_native_sidecars),
+    ("makes_native_sidecars_of_levels", scenes::makes_native_sidecars_of_levels),
     ("ends_sidecars", scenes::ends_sidecars),
     ("keeps_requests_in_order", scenes::keeps_requests_in_order),
     ("goes_on_after_crashes", scenes::goes_on_after_crashes),
@@ -90,12 +91,12 @@ fn set() -> Stage {
 
 impl Stage {
     pub(crate) fn start_operator(&mut self) {
-        self.start_operator_at(self.cluster.port());
+        self.start_operator_at(self.cluster.port(), &[]);
     }
 
-    /// Starts it with the API server at another port.
-    pub(crate) fn start_operator_at(&mut self, port: u16) {
-        self.operator = Some(self.cluster.operator_at(port, "first", self.webhook, self.health));
+    /// Starts it with the API server at another port, with more options.
+    pub(crate) fn start_operator_at(&mut self, port: u16, more: &[&str]) {
+        self.operator = Some(self.cluster.operator_at(port, "first", self.webhook, self.health, more));
         cluster::eventually("the operator is ready and leads", || {
             let ready = many::page(self.health, "/readyz")?;
             let metrics = many::page(self.health, "/metrics")?;

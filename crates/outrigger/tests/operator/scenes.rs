@@ -339,6 +339,26 @@ pub(crate) fn serves_gates_and_native_sidecars(stage: &mut Stage) {
     assert_eq!(made["spec"]["initContainers"][0]["restartPolicy"], "Always");
 }
 
+pub(crate) fn makes_native_sidecars_of_levels(stage: &mut Stage) {
+    stage.operator.take();
+    stage.start_operator_at(stage.cluster.port(), &["--launch", "native"]);
+    let cluster = &stage.cluster;
+    let levels = json!([container("main", &[]), container("first", &[("KRUISE_CONTAINER_PRIORITY", "1")])]);
+    let never = pod("levels-of-job", json!({}), levels.clone());
+    create(cluster, &pod("native-levels", json!({}), levels).replace("Never", "Always"));
+    let made = cluster.get(&["pod", "native-levels"]).expect("the pod");
+    assert_eq!(made["spec"]["initContainers"][0]["name"], "first");
+    assert_eq!(made["spec"]["initContainers"][0]["restartPolicy"], "Always");
+    assert_eq!(made["spec"]["containers"].as_array().map(Vec::len), Some(1));
+    assert!(made["spec"]["containers"][0].get("env").is_none(), "no barrier: {made}");
+    // A container that completes is no sidecar.
+    create(cluster, &never);
+    let map = map_of(cluster, "levels-of-job");
+    wait_for_keys(cluster, &map, &["p_1"]);
+    stage.operator.take();
+    stage.start_operator();
+}
+
 fn now() -> String {
     let now = k8s_openapi::jiff::Timestamp::now();
     k8s_openapi::jiff::Timestamp::from_second(now.as_second()).expect("a time").to_string()

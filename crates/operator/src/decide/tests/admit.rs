@@ -3,17 +3,17 @@
 use serde_json::{Value, json};
 
 use crate::decide::Refusal;
-use crate::decide::admit::{Admitted, OwnRestartPolicies, admit, job_sidecars};
+use crate::decide::admit::{Admitted, Launch, OwnRestartPolicies, admit, job_sidecars};
 use crate::names;
 
-const SUFFIX: &str = "abcde12345";
+pub(super) const SUFFIX: &str = "abcde12345";
 
-fn priority(value: &str) -> Value {
+pub(super) fn priority(value: &str) -> Value {
     json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": value}])
 }
 
 /// A pod of containers with envs.
-fn pod(containers: &[(&str, Value)]) -> Value {
+pub(super) fn pod(containers: &[(&str, Value)]) -> Value {
     let list: Vec<Value> = containers
         .iter()
         .map(|(name, env)| match env {
@@ -24,17 +24,17 @@ fn pod(containers: &[(&str, Value)]) -> Value {
     json!({"metadata": {"name": "fake", "namespace": "ns"}, "spec": {"containers": list}})
 }
 
-fn ordered(mut pod: Value, value: &str) -> Value {
+pub(super) fn ordered(mut pod: Value, value: &str) -> Value {
     pod["metadata"]["annotations"] = json!({names::ORDERED: value});
     pod
 }
 
-fn admitted(pod: &Value) -> Admitted {
-    admit(pod, SUFFIX).unwrap_or_else(|refusal| panic!("{refusal:?}"))
+pub(super) fn admitted(pod: &Value) -> Admitted {
+    admit(pod, SUFFIX, Launch::Barrier).unwrap_or_else(|refusal| panic!("{refusal:?}"))
 }
 
 /// The keys the containers wait for, in order, and their ConfigMap.
-fn barriers(pod: &Value) -> (Vec<Option<String>>, Option<String>) {
+pub(super) fn barriers(pod: &Value) -> (Vec<Option<String>>, Option<String>) {
     let mut map = None;
     let keys = pod["spec"]["containers"].as_array().expect("containers").iter().map(|c| {
         let env = c["env"]
@@ -53,7 +53,7 @@ fn barriers(pod: &Value) -> (Vec<Option<String>>, Option<String>) {
     (keys.collect(), map)
 }
 
-fn keys(pod: &Value) -> Vec<String> {
+pub(super) fn keys(pod: &Value) -> Vec<String> {
     barriers(&admitted(pod).pod).0.into_iter().map(Option::unwrap_or_default).collect()
 }
 
@@ -153,7 +153,8 @@ fn bad_priorities_are_refused_with_a_sentence() {
         (from, "launch priority must be a literal value, not valueFrom"),
     ];
     for (env, expected) in rows {
-        let refusal = admit(&pod(&[("a", env), ("b", Value::Null)]), SUFFIX).expect_err(expected);
+        let refusal =
+            admit(&pod(&[("a", env), ("b", Value::Null)]), SUFFIX, Launch::Barrier).expect_err(expected);
         assert_eq!(refusal.code, 422, "{refusal}");
         assert!(refusal.message.contains(expected), "{refusal}");
         assert!(refusal.message.contains("spec.containers[0].env[0]"), "{refusal}");
@@ -176,13 +177,13 @@ fn a_barrier_somebody_else_wrote_is_replaced() {
     let first = admitted(&pod(&[("a", priority("1")), ("b", Value::Null)])).pod;
     let mut dumped = first.clone();
     dumped["metadata"]["annotations"] = json!({names::COMPLETED: "true", names::OPENED: "x"});
-    let again = admit(&dumped, "zzzzz99999").expect("admitted").pod;
+    let again = admit(&dumped, "zzzzz99999", Launch::Barrier).expect("admitted").pod;
     let (keys, map) = barriers(&again);
     assert_eq!(keys, [Some("p_1".to_owned()), Some("p_0".to_owned())]);
     assert_eq!(map.as_deref(), Some("fake-barrier-zzzzz99999"));
     assert_eq!(again["metadata"]["annotations"], json!({}));
     // A second call changes only the name: it is safe to call again after other webhooks.
-    assert_eq!(admit(&first, SUFFIX).expect("admitted").pod, first);
+    assert_eq!(admit(&first, SUFFIX, Launch::Barrier).expect("admitted").pod, first);
     // A barrier without a reason is removed.
     let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}]);
     let out = admitted(&pod(&[("a", env), ("b", Value::Null)]));
@@ -210,113 +211,14 @@ fn graphs_get_keys_of_their_own() {
         ("app: db ready\ndb: app ready", "wait for each other in a circle"),
     ] {
         pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: text});
-        let refusal = admit(&pod, SUFFIX).expect_err(text);
+        let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err(text);
         assert_eq!(refusal.code, 422);
         assert!(refusal.message.contains(expected), "{refusal}");
     }
     pod["spec"]["initContainers"] = json!([{"name": "first"}, {"name": "second"}]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "first: second completed; second: none"});
-    let refusal = admit(&pod, SUFFIX).expect_err("the wrong way round");
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("the wrong way round");
     assert!(refusal.message.contains("move `second` before it"), "{refusal}");
-}
-
-#[test]
-fn sidecars_become_native() {
-    let probe = json!({"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5});
-    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null), ("log", Value::Null)]);
-    pod["spec"]["containers"][1]["readinessProbe"] = probe;
-    pod["spec"]["initContainers"] = json!([{"name": "setup", "image": "i"}]);
-    pod["spec"]["hostUsers"] = json!(false);
-    pod["spec"]["somethingNew"] = json!({"kept": true});
-    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy, log"});
-    let out = admitted(&pod).pod;
-    let names = |list: &str| -> Vec<&str> {
-        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
-    };
-    assert_eq!(names("containers"), ["main"]);
-    assert_eq!(names("initContainers"), ["setup", "proxy", "log"]);
-    let proxy = &out["spec"]["initContainers"][1];
-    assert_eq!(proxy["restartPolicy"], "Always");
-    assert_eq!(proxy["startupProbe"]["httpGet"]["path"], "/");
-    assert_eq!(admitted(&out).pod, out, "called again after other webhooks");
-    let mut copy = out.clone();
-    copy["metadata"]["annotations"] = pod["metadata"]["annotations"].clone();
-    assert_eq!(admitted(&copy).pod, copy, "native sidecars stay so");
-    assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
-    // As offline: with a startupProbe of its own, nothing would wait until it is ready.
-    let mut both = pod.clone();
-    for c in
-        both["spec"]["containers"].as_array_mut().expect("a list").iter_mut().filter(|c| c["name"] == "proxy")
-    {
-        c["startupProbe"] = json!({"exec": {"command": ["true"]}});
-    }
-    let refusal = admit(&both, SUFFIX).expect_err("the gate would be lost");
-    assert!(refusal.code == 422 && refusal.message.contains("not ready"), "{refusal}");
-    for (value, expected) in
-        [("nobody", "there is no container `nobody`"), ("main,proxy,log", "every container is a sidecar")]
-    {
-        pod["metadata"]["annotations"] = json!({names::SIDECARS: value});
-        let refusal = admit(&pod, SUFFIX).expect_err(expected);
-        assert_eq!(refusal.code, 422);
-        assert!(refusal.message.contains(expected), "{refusal}");
-    }
-}
-
-#[test]
-fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
-    let mut pod =
-        pod(&[("log", Value::Null), ("main", Value::Null), ("dns", Value::Null), ("proxy", Value::Null)]);
-    pod["metadata"]["annotations"] =
-        json!({names::SIDECARS: "log,dns,proxy", names::DEPENDS_ON: "log: proxy started; main: log ready"});
-    let out = admitted(&pod).pod;
-    let names = |list: &str| -> Vec<&str> {
-        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
-    };
-    assert_eq!(names("initContainers"), ["dns", "proxy", "log"]);
-    assert_eq!(names("containers"), ["main"]);
-    // In a circle, what the author wrote is named.
-    pod["metadata"]["annotations"][names::DEPENDS_ON] = json!("log: main ready");
-    let refusal = admit(&pod, SUFFIX).expect_err("the main waits for its sidecars");
-    assert!(!refusal.message.contains("initContainers"), "{refusal}");
-}
-
-#[test]
-fn native_sidecars_keep_their_hooks_and_probes() {
-    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null)]);
-    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
-    let hook = json!({"preStop": {"sleep": {"seconds": 1}}, "postStart": {"exec": {"command": ["true"]}}});
-    pod["spec"]["containers"][1]["lifecycle"] = hook.clone();
-    let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
-    pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
-    let mut startup = probe;
-    startup["failureThreshold"] = json!(600);
-    pod["spec"]["containers"][1]["startupProbe"] = startup.clone();
-    let out = admitted(&pod);
-    let proxy = &out.pod["spec"]["initContainers"][0];
-    assert_eq!((&proxy["lifecycle"], &proxy["startupProbe"]), (&hook, &startup));
-    assert!(
-        out.warnings.iter().any(|w| w.contains("preStop hooks of native sidecars")),
-        "{:?}",
-        out.warnings
-    );
-    // One that tests less: nothing would wait until it is ready.
-    pod["spec"]["containers"][1]["startupProbe"] = json!({"exec": {"command": ["true"]}});
-    assert!(admit(&pod, SUFFIX).is_err_and(|refusal| refusal.message.contains("not ready")));
-}
-
-#[test]
-fn priorities_order_the_others_and_sidecars_among_each_other() {
-    let names = |pod: &Value, list: &str| -> Vec<String> {
-        let list = pod["spec"][list].as_array().expect("a list").iter();
-        list.filter_map(|c| c["name"].as_str()).map(str::to_owned).collect()
-    };
-    let mut pod =
-        pod(&[("main", Value::Null), ("db", priority("1")), ("log", Value::Null), ("proxy", priority("-5"))]);
-    pod["metadata"]["annotations"] = json!({names::SIDECARS: "log,proxy"});
-    assert_eq!(keys(&pod), ["p_0", "p_1"]);
-    assert_eq!(names(&admitted(&pod).pod, "initContainers"), ["log", "proxy"]);
-    pod["spec"]["containers"][3]["env"] = priority("5");
-    assert_eq!(names(&admitted(&pod).pod, "initContainers"), ["proxy", "log"]);
 }
 
 #[test]
@@ -325,13 +227,13 @@ fn a_pod_whose_sidecars_nothing_would_end_is_refused() {
     job["metadata"]["annotations"] = json!({names::DEPENDS_ON: "proxy: sidecar; work: proxy ready"});
     for policy in ["Never", "OnFailure"] {
         job["spec"]["restartPolicy"] = json!(policy);
-        let refusal = admit(&job, SUFFIX).expect_err("it would never end");
+        let refusal = admit(&job, SUFFIX, Launch::Barrier).expect_err("it would never end");
         assert!(refusal.code == 422 && refusal.message.contains("`proxy` is a `sidecar`"), "{refusal}");
     }
     let mut marked = job.clone();
     marked["spec"]["containers"][1]["env"] =
         json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
-    assert!(admit(&marked, SUFFIX).is_ok());
+    assert!(admit(&marked, SUFFIX, Launch::Barrier).is_ok());
     job["spec"]["restartPolicy"] = json!("Always");
     assert!(admitted(&job).warnings.iter().any(|w| w.contains("`sidecar` has no effect")));
 }
@@ -340,7 +242,7 @@ fn a_pod_whose_sidecars_nothing_would_end_is_refused() {
 fn a_timeout_that_is_none_is_refused() {
     let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::LAUNCH_TIMEOUT: "soon"});
-    let refusal = admit(&pod, SUFFIX).expect_err("no duration");
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("no duration");
     assert_eq!(refusal.code, 422);
     let message = "invalid value \"soon\"; expected a duration such as `90s`";
     assert!(refusal.message.contains(message), "{refusal}");
@@ -365,13 +267,13 @@ fn what_is_asked_for_in_excess_is_answered_in_time() {
     for text in ["a: ".repeat(60_000), "[".repeat(200_000), "{".repeat(200_000), "a\n".repeat(100_000)] {
         let mut odd = pod(&[("a", Value::Null), ("b", Value::Null)]);
         odd["metadata"]["annotations"] = json!({names::DEPENDS_ON: text, names::SIDECARS: text});
-        let refusal = admit(&odd, SUFFIX).expect_err("refused");
+        let refusal = admit(&odd, SUFFIX, Launch::Barrier).expect_err("refused");
         assert!(refusal.message.chars().count() <= 1_100, "{} characters", refusal.message.len());
     }
     // More containers than a plan may have.
     let names: Vec<String> = (0..2_000).map(|n| format!("c{n}")).collect();
     let containers: Vec<(&str, Value)> = names.iter().map(|name| (name.as_str(), Value::Null)).collect();
-    let refusal = admit(&ordered(pod(&containers), "Ordered"), SUFFIX).expect_err("refused");
+    let refusal = admit(&ordered(pod(&containers), "Ordered"), SUFFIX, Launch::Barrier).expect_err("refused");
     assert_eq!(refusal.code, 422, "{refusal}");
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
 }
@@ -380,7 +282,7 @@ fn what_is_asked_for_in_excess_is_answered_in_time() {
 fn refusals_do_not_steer_a_terminal() {
     let mut odd = pod(&[("a", Value::Null), ("b", Value::Null)]);
     odd["metadata"]["annotations"] = json!({names::SIDECARS: "\u{1b}[2J\u{202e}x"});
-    let refusal = admit(&odd, SUFFIX).expect_err("refused");
+    let refusal = admit(&odd, SUFFIX, Launch::Barrier).expect_err("refused");
     assert!(!refusal.message.contains(['\u{1b}', '\u{202e}']), "{refusal:?}");
 }
 
@@ -390,7 +292,7 @@ proptest::proptest! {
     fn hostile_text_is_harmless(text in "\\PC{0,40}", name in "\\PC{0,8}", key in "\\PC{0,8}") {
         let mut pod = pod(&[("a", priority(&text)), ("b", json!([{"name": name, "value": text}]))]);
         pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: text, names::SIDECARS: name, names::ORDERED: text});
-        let _ = admit(&pod, SUFFIX);
+        let _ = (admit(&pod, SUFFIX, Launch::Barrier), admit(&pod, SUFFIX, Launch::Native));
         let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "valueFrom": {"configMapKeyRef": {"name": text, "key": key}}}]);
         let mut live = super::pod(json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "env": env}]}}));
         live.metadata.annotations = Some([(names::DEPENDS_ON.to_owned(), text)].into());
@@ -465,10 +367,10 @@ fn clauses_that_no_kubelet_can_serve_are_warned_about() {
 fn a_container_that_would_never_start_is_refused() {
     let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b completed"});
-    let refusal = admit(&pod, SUFFIX).expect_err("a deadlock");
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("a deadlock");
     assert!(refusal.message.contains("`b` is restarted whenever it ends"), "{refusal}");
     pod["spec"]["restartPolicy"] = json!("OnFailure");
-    assert!(admit(&pod, SUFFIX).is_ok());
+    assert!(admit(&pod, SUFFIX, Launch::Barrier).is_ok());
 }
 
 #[test]
@@ -521,7 +423,7 @@ fn a_job_with_more_containers_than_can_be_handled_is_refused() {
 fn both_sides_of_a_circle_are_named() {
     let mut pod = pod(&[("a", Value::Null), ("b", Value::Null)]);
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "a: b; b: a"});
-    let refusal = admit(&pod, SUFFIX).expect_err("a circle");
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("a circle");
     for entry in ["`a` waits for `b`", "`b` waits for `a`"] {
         assert!(refusal.message.contains(entry), "{refusal}");
     }
@@ -537,7 +439,7 @@ fn refusals_quote_the_beginning_of_long_values_only() {
     );
     assert_eq!(refusal(r#"a "b\"c" d"#.to_owned()), r#"a "b\"c" d"#);
     let pod = pod(&[("a", priority(&"9".repeat(3_000))), ("b", Value::Null)]);
-    let refused = admit(&pod, SUFFIX).expect_err("not a number");
+    let refused = admit(&pod, SUFFIX, Launch::Barrier).expect_err("not a number");
     assert!(refused.message.len() < 400, "{refused}");
 }
 
@@ -548,7 +450,7 @@ fn a_pod_of_sidecars_only_is_refused() {
     let mut all = ordered(pod(&[("a", kill.clone()), ("b", kill.clone())]), "Ordered");
     for policy in ["Never", "OnFailure"] {
         all["spec"]["restartPolicy"] = json!(policy);
-        for refused in [admit(&all, SUFFIX), job_sidecars(&all, OwnRestartPolicies::Taken)] {
+        for refused in [admit(&all, SUFFIX, Launch::Barrier), job_sidecars(&all, OwnRestartPolicies::Taken)] {
             let refusal = refused.expect_err("no main");
             assert!(refusal.code == 422 && refusal.message.contains("there is no main"), "{refusal}");
         }

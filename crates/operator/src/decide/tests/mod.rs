@@ -5,6 +5,7 @@ mod admit;
 mod barrier;
 mod convert;
 mod explain;
+mod native;
 mod oversee;
 mod request;
 mod rows;

@@ -1,0 +1,157 @@
+//! Turns containers of a pod that is being created into native sidecars: those its author has named, or those with a
+//! higher launch priority than others.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order};
+use outrigger_lifecycle::{
+    ContainerRef, Dialect, FeatureGates, List, PodInput, RestartPolicy, TerminatorMarks, plan,
+};
+use serde_json::{Value, json};
+
+use super::Refusal;
+use super::admit::{Admitted, annotation, level, plan_of, refuse, typed};
+use crate::names;
+
+/// Turns the containers named by the annotation into native sidecars.
+///
+/// # Errors
+/// 422 and a message if they cannot be native sidecars.
+pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
+    let order = order_of(pod, sidecars)?;
+    let pod = arrange(pod, order, &mut admitted.pod);
+    convert_sidecars(&pod, sidecars, &mut admitted.pod)?;
+    admitted.warnings.extend(warnings(&pod, sidecars));
+    Ok(())
+}
+
+/// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet itself
+/// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it.
+pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
+    let Some(order) = levels_in_order(pod) else { return };
+    let Some(spec) = &pod.spec else { return };
+    let names: Vec<&str> = order.iter().map(|&index| spec.containers[index].name.as_str()).collect();
+    let sidecars = names.join(",");
+    let mut object = admitted.pod.clone();
+    let arranged = arrange(pod, order, &mut object);
+    if convert_sidecars(&arranged, &sidecars, &mut object).is_ok() {
+        admitted.pod = object;
+    }
+}
+
+/// The containers above the lowest launch priority, in the order they start in; `None` if there are none, or if they
+/// cannot be native sidecars.
+fn levels_in_order(pod: &Pod) -> Option<Vec<usize>> {
+    let plan = plan_of(pod).ok()?.plan;
+    // Native sidecars are restarted whenever they end, and nobody watches how long their launch takes.
+    let fits = plan.restart_policy == RestartPolicy::Always
+        && plan.dialects.contains(&Dialect::Priority)
+        && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
+    if !fits {
+        return None;
+    }
+    let containers = &pod.spec.as_ref()?.containers;
+    let level = |index: usize| level(pod, ContainerRef { list: List::Main, index });
+    let lowest = (0..containers.len()).map(level).min()?;
+    let mut order: Vec<usize> = (0..containers.len()).filter(|&index| level(index) > lowest).collect();
+    let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
+    // Containers of one level start together, and native sidecars do not wait only for those without probes.
+    let waits = |c: &Container| c.readiness_probe.is_some() || c.startup_probe.is_some();
+    let mut waiting: BTreeMap<i64, usize> = BTreeMap::new();
+    for &index in &order {
+        *waiting.entry(level(index)).or_default() += usize::from(waits(&containers[index]));
+    }
+    if order.iter().any(|&index| is_own(&containers[index])) || waiting.values().any(|&count| count > 1) {
+        return None;
+    }
+    order.sort_by_key(|&index| (Reverse(level(index)), waits(&containers[index])));
+    Some(order)
+}
+
+/// The containers named by the annotation, in the order that `depends-on` and their priorities ask for: the kubelet
+/// starts native sidecars one after the other.
+fn order_of(pod: &Pod, sidecars: &str) -> Result<Vec<usize>, Refusal> {
+    let mut only = pod.clone();
+    only.metadata
+        .annotations
+        .get_or_insert_default()
+        .retain(|name, _| name == names::SIDECARS || name == names::DEPENDS_ON);
+    for c in &mut only.spec.get_or_insert_default().containers {
+        c.env.iter_mut().for_each(|env| env.retain(|e| names::PRIORITY_ENVS.contains(&e.name.as_str())));
+    }
+    let input = PodInput { pod: only, lifecycle_types: Default::default() };
+    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    let all = &planned.plan.containers;
+    let is_named = |name: &str| sidecars.split(',').any(|named| named.trim() == name);
+    let order = in_order(&planned.plan, |i| all[i].place.list == List::Main && is_named(&all[i].name));
+    Ok(order.into_iter().map(|i| all[i].place.index).collect())
+}
+
+/// Puts containers into this order. Only they change places among each other.
+fn arrange(pod: &Pod, order: Vec<usize>, object: &mut Value) -> Pod {
+    let mut arranged = pod.clone();
+    let mut places = order.clone();
+    places.sort_unstable();
+    let written = object.clone();
+    let (Some(spec), Some(old)) = (&mut arranged.spec, &pod.spec) else { return arranged };
+    for (place, from) in places.into_iter().zip(order) {
+        spec.containers[place] = old.containers[from].clone();
+        object["spec"]["containers"][place] = written["spec"]["containers"][from].clone();
+    }
+    arranged
+}
+
+/// Turns these containers into native sidecars, in the order of the KEP. Everything else in the pod about order stays.
+fn convert_sidecars(pod: &Pod, sidecars: &str, object: &mut Value) -> Result<(), Refusal> {
+    let mut only = pod.clone();
+    only.metadata.annotations = Some([(names::SIDECARS.to_owned(), sidecars.to_owned())].into());
+    for c in &mut only.spec.get_or_insert_default().containers {
+        (c.env, c.lifecycle) = (None, None);
+    }
+    let input = PodInput { pod: only, lifecycle_types: Default::default() };
+    let planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    if !planned.plan.containers.iter().any(|c| c.dialect == Some(Dialect::Kep)) {
+        return Ok(());
+    }
+    let edits = convert(&input, &planned.plan, Target::Native);
+    let mut converted = json!(input.pod);
+    apply(&mut converted, &edits);
+    let converted = PodInput { pod: typed(&converted)?, lifecycle_types: Default::default() };
+    let after = plan(&converted, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    if let Some(lost) = compare(&planned.plan, &after.plan).into_iter().find(|d| d.loss) {
+        let text = format!(
+            "annotation {}: native sidecars cannot do this: {}; leave the startupProbe of a sidecar with a readinessProbe out, or make it test the same",
+            names::SIDECARS,
+            lost.text
+        );
+        return Err(Refusal::new(422, text));
+    }
+    apply(object, &edits);
+    Ok(())
+}
+
+/// What becomes different for the containers of `spec.containers` that are named.
+fn warnings(pod: &Pod, sidecars: &str) -> Vec<String> {
+    let is_named = |c: &&Container| sidecars.split(',').any(|named| named.trim() == c.name);
+    let those = |test: fn(&Container) -> bool| -> String {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers).filter(is_named);
+        containers.filter(|c| test(c)).map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let mut warnings = Vec::new();
+    let marked = those(|c| TerminatorMarks::of(c).is_sidecar());
+    if !marked.is_empty() {
+        warnings.push(format!(
+            "native sidecars end with the mains: the terminator envs of {marked} have no effect"
+        ));
+    }
+    // The KEP runs them once more, when it is the sidecar's turn to stop.
+    let hooked = those(|c| c.lifecycle.as_ref().is_some_and(|hooks| hooks.pre_stop.is_some()));
+    if !hooked.is_empty() {
+        warnings.push(format!(
+            "the kubelet runs the preStop hooks of native sidecars when the pod begins to stop, before the mains have ended: {hooked}"
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,199 @@
+//! Containers that become native sidecars when their pod is created.
+
+use serde_json::{Value, json};
+
+use super::admit::{SUFFIX, admitted, barriers, keys, ordered, pod, priority};
+use crate::decide::admit::{Launch, admit};
+use crate::names;
+
+#[test]
+fn sidecars_become_native() {
+    let probe = json!({"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5});
+    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null), ("log", Value::Null)]);
+    pod["spec"]["containers"][1]["readinessProbe"] = probe;
+    pod["spec"]["initContainers"] = json!([{"name": "setup", "image": "i"}]);
+    pod["spec"]["hostUsers"] = json!(false);
+    pod["spec"]["somethingNew"] = json!({"kept": true});
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy, log"});
+    let out = admitted(&pod).pod;
+    let names = |list: &str| -> Vec<&str> {
+        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
+    };
+    assert_eq!(names("containers"), ["main"]);
+    assert_eq!(names("initContainers"), ["setup", "proxy", "log"]);
+    let proxy = &out["spec"]["initContainers"][1];
+    assert_eq!(proxy["restartPolicy"], "Always");
+    assert_eq!(proxy["startupProbe"]["httpGet"]["path"], "/");
+    assert_eq!(admitted(&out).pod, out, "called again after other webhooks");
+    let mut copy = out.clone();
+    copy["metadata"]["annotations"] = pod["metadata"]["annotations"].clone();
+    assert_eq!(admitted(&copy).pod, copy, "native sidecars stay so");
+    assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
+    // As offline: with a startupProbe of its own, nothing would wait until it is ready.
+    let mut both = pod.clone();
+    for c in
+        both["spec"]["containers"].as_array_mut().expect("a list").iter_mut().filter(|c| c["name"] == "proxy")
+    {
+        c["startupProbe"] = json!({"exec": {"command": ["true"]}});
+    }
+    let refusal = admit(&both, SUFFIX, Launch::Barrier).expect_err("the gate would be lost");
+    assert!(refusal.code == 422 && refusal.message.contains("not ready"), "{refusal}");
+    for (value, expected) in
+        [("nobody", "there is no container `nobody`"), ("main,proxy,log", "every container is a sidecar")]
+    {
+        pod["metadata"]["annotations"] = json!({names::SIDECARS: value});
+        let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err(expected);
+        assert_eq!(refusal.code, 422);
+        assert!(refusal.message.contains(expected), "{refusal}");
+    }
+}
+
+#[test]
+fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
+    let mut pod =
+        pod(&[("log", Value::Null), ("main", Value::Null), ("dns", Value::Null), ("proxy", Value::Null)]);
+    pod["metadata"]["annotations"] =
+        json!({names::SIDECARS: "log,dns,proxy", names::DEPENDS_ON: "log: proxy started; main: log ready"});
+    let out = admitted(&pod).pod;
+    let names = |list: &str| -> Vec<&str> {
+        out["spec"][list].as_array().expect("a list").iter().filter_map(|c| c["name"].as_str()).collect()
+    };
+    assert_eq!(names("initContainers"), ["dns", "proxy", "log"]);
+    assert_eq!(names("containers"), ["main"]);
+    // In a circle, what the author wrote is named.
+    pod["metadata"]["annotations"][names::DEPENDS_ON] = json!("log: main ready");
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("the main waits for its sidecars");
+    assert!(!refusal.message.contains("initContainers"), "{refusal}");
+}
+
+#[test]
+fn native_sidecars_keep_their_hooks_and_probes() {
+    let mut pod = pod(&[("main", Value::Null), ("proxy", Value::Null)]);
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
+    let hook = json!({"preStop": {"sleep": {"seconds": 1}}, "postStart": {"exec": {"command": ["true"]}}});
+    pod["spec"]["containers"][1]["lifecycle"] = hook.clone();
+    let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
+    pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+    let mut startup = probe;
+    startup["failureThreshold"] = json!(600);
+    pod["spec"]["containers"][1]["startupProbe"] = startup.clone();
+    let out = admitted(&pod);
+    let proxy = &out.pod["spec"]["initContainers"][0];
+    assert_eq!((&proxy["lifecycle"], &proxy["startupProbe"]), (&hook, &startup));
+    assert!(
+        out.warnings.iter().any(|w| w.contains("preStop hooks of native sidecars")),
+        "{:?}",
+        out.warnings
+    );
+    // One that tests less: nothing would wait until it is ready.
+    pod["spec"]["containers"][1]["startupProbe"] = json!({"exec": {"command": ["true"]}});
+    assert!(admit(&pod, SUFFIX, Launch::Barrier).is_err_and(|refusal| refusal.message.contains("not ready")));
+}
+
+#[test]
+fn priorities_order_the_others_and_sidecars_among_each_other() {
+    let mut pod =
+        pod(&[("main", Value::Null), ("db", priority("1")), ("log", Value::Null), ("proxy", priority("-5"))]);
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "log,proxy"});
+    assert_eq!(keys(&pod), ["p_0", "p_1"]);
+    assert_eq!(names_in(&admitted(&pod).pod, "initContainers"), ["log", "proxy"]);
+    pod["spec"]["containers"][3]["env"] = priority("5");
+    assert_eq!(names_in(&admitted(&pod).pod, "initContainers"), ["proxy", "log"]);
+}
+
+/// The names in a list of containers.
+fn names_in(pod: &Value, list: &str) -> Vec<String> {
+    let list = pod["spec"][list].as_array().cloned().unwrap_or_default();
+    list.iter().filter_map(|c| c["name"].as_str()).map(str::to_owned).collect()
+}
+
+#[test]
+fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
+    let none = Value::Null;
+    let native = |pod: &Value| admit(pod, SUFFIX, Launch::Native).unwrap_or_else(|r| panic!("{r:?}"));
+    let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
+    let three = pod(&[("main", none.clone()), ("log", priority("1")), ("proxy", priority("2"))]);
+    let mut probed = pod(&[("main", none.clone()), ("proxy", priority("1")), ("log", priority("1"))]);
+    probed["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+    let mut init = three.clone();
+    init["spec"]["initContainers"] = json!([{"name": "setup", "image": "i"}]);
+    let rows: Vec<(&str, Value, &[&str], &[&str])> = vec![
+        ("by priority", three.clone(), &["proxy", "log"], &["main"]),
+        ("by list", ordered(three.clone(), "Ordered"), &["main", "log"], &["proxy"]),
+        ("after init containers", init, &["setup", "proxy", "log"], &["main"]),
+        ("in a level, one with a probe comes last", probed.clone(), &["log", "proxy"], &["main"]),
+        ("one level", pod(&[("a", priority("1")), ("b", priority("1"))]), &[], &["a", "b"]),
+        ("no priorities", pod(&[("a", none.clone()), ("b", none.clone())]), &[], &["a", "b"]),
+    ];
+    for (what, pod, inits, mains) in rows {
+        let out = native(&pod);
+        assert_eq!(names_in(&out.pod, "initContainers"), inits, "{what}");
+        assert_eq!(names_in(&out.pod, "containers"), mains, "{what}");
+        assert!(barriers(&out.pod).0.iter().all(Option::is_none), "{what}");
+        assert!(inits.is_empty() || out.warnings.is_empty(), "{what}: {:?}", out.warnings);
+        assert_eq!(native(&out.pod).pod, out.pod, "{what}: called again after other webhooks");
+        for c in out.pod["spec"]["initContainers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|c| c["name"] != "setup")
+        {
+            assert_eq!(c["restartPolicy"], "Always", "{what}");
+        }
+    }
+    // The next level waits until it is ready.
+    let out = native(&probed).pod;
+    assert_eq!(out["spec"]["initContainers"][1]["startupProbe"]["exec"], probe["exec"]);
+    assert_eq!(out["spec"]["initContainers"][1]["env"], priority("1"));
+}
+
+#[test]
+fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
+    let probe = json!({"exec": {"command": ["true"]}});
+    let two = pod(&[("main", Value::Null), ("proxy", priority("1"))]);
+    let with = |change: fn(&mut Value, &Value)| {
+        let mut pod = two.clone();
+        change(&mut pod, &probe);
+        pod
+    };
+    let rows = [
+        ("Job", with(|pod, _| pod["spec"]["restartPolicy"] = json!("OnFailure"))),
+        ("Job", with(|pod, _| pod["spec"]["restartPolicy"] = json!("Never"))),
+        (
+            "a policy of its own",
+            with(|pod, _| pod["spec"]["containers"][1]["restartPolicy"] = json!("Never")),
+        ),
+        (
+            "a startup probe that tests less",
+            with(|pod, probe| {
+                pod["spec"]["containers"][1]["startupProbe"] = probe.clone();
+                pod["spec"]["containers"][1]["readinessProbe"] =
+                    json!({"exec": {"command": ["test", "-e", "/x"]}});
+            }),
+        ),
+        (
+            "two that would wait for each other",
+            with(|pod, probe| {
+                pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+                let mut second = pod["spec"]["containers"][1].clone();
+                second["name"] = json!("second");
+                pod["spec"]["containers"].as_array_mut().expect("a list").push(second);
+            }),
+        ),
+        ("a timeout", with(|pod, _| pod["metadata"]["annotations"] = json!({names::LAUNCH_TIMEOUT: "1m"}))),
+        (
+            "a graph",
+            with(|pod, _| pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "main: proxy ready"})),
+        ),
+        // The author's choice for one pod.
+        ("no sidecars", with(|pod, _| pod["metadata"]["annotations"] = json!({names::SIDECARS: ""}))),
+    ];
+    for (what, pod) in rows {
+        let barrier = admitted(&pod);
+        assert!(barriers(&barrier.pod).1.is_some(), "{what}");
+        assert_eq!(admit(&pod, SUFFIX, Launch::Native), Ok(barrier), "{what}");
+    }
+    // What is refused is refused with the same words.
+    let bad = pod(&[("main", Value::Null), ("proxy", priority("x"))]);
+    assert_eq!(admit(&bad, SUFFIX, Launch::Native), admit(&bad, SUFFIX, Launch::Barrier));
+}
