@@ -86,7 +86,7 @@ fn container(
         keeps_alive: role == Role::Main,
         fatal: false,
         probes: [&c.startup_probe, &c.liveness_probe, &c.readiness_probe].map(|p| p.as_ref().map(probe)),
-        started_is_ready: do_the_same(c.startup_probe.as_ref(), c.readiness_probe.as_ref()),
+        started_is_ready: started_is_ready(c.startup_probe.as_ref(), c.readiness_probe.as_ref()),
         post_start: lifecycle.and_then(|l| l.post_start.as_ref()).map(hook),
         pre_stop: lifecycle.and_then(|l| l.pre_stop.as_ref()).map(hook),
         pre_stop_when: PreStopWhen::AtOnce,
@@ -151,12 +151,28 @@ fn rules(c: &Container, features: &FeatureGates) -> Vec<RestartRule> {
     c.restart_policy_rules.iter().flatten().filter_map(rule).collect()
 }
 
-/// Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
-fn do_the_same(one: Option<&Probe>, other: Option<&Probe>) -> bool {
-    let action = |p: &Probe| (p.exec.clone(), p.http_get.clone(), p.tcp_socket.clone(), p.grpc.clone());
-    matches!((one, other), (Some(one), Some(other)) if action(one) == action(other))
+/// Whether a container that has started is ready: its startup probe tests what its readiness probe does, and one success is
+/// enough for both.
+fn started_is_ready(startup: Option<&Probe>, readiness: Option<&Probe>) -> bool {
+    let once = |p: &Probe| p.success_threshold.is_none_or(|n| n <= 1);
+    matches!((startup, readiness), (Some(startup), Some(readiness)) if once(readiness) && tests(startup) == tests(readiness))
 }
 
+/// What a probe does, with the values an API server fills in where there are none.
+fn tests(p: &Probe) -> impl PartialEq + use<> {
+    let or = |value: &Option<String>, default: &str| {
+        value.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
+    };
+    let http = p.http_get.as_ref().map(|http| {
+        let headers = http.http_headers.clone().unwrap_or_default();
+        (or(&http.scheme, "HTTP"), or(&http.host, ""), http.port.clone(), or(&http.path, "/"), headers)
+    });
+    let tcp = p.tcp_socket.as_ref().map(|tcp| (or(&tcp.host, ""), tcp.port.clone()));
+    let grpc = p.grpc.as_ref().map(|grpc| (grpc.port, or(&grpc.service, "")));
+    (p.exec.clone(), http, tcp, grpc)
+}
+
+/// Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
 fn probe(p: &Probe) -> ProbePlan {
     let or = |value: Option<i32>, default: u32| match value {
         Some(v) if v > 0 => v.unsigned_abs(),

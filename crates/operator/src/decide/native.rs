@@ -122,7 +122,7 @@ fn convert_sidecars(pod: &Pod, sidecars: &str, object: &mut Value) -> Result<(),
     let after = plan(&converted, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
     if let Some(lost) = compare(&planned.plan, &after.plan).into_iter().find(|d| d.loss) {
         let text = format!(
-            "annotation {}: native sidecars cannot do this: {}; leave the startupProbe of a sidecar with a readinessProbe out, or make it test the same",
+            "annotation {}: native sidecars cannot do this: {}; leave the startupProbe of a sidecar with a readinessProbe out, or make it test the same, and use a successThreshold of 1",
             names::SIDECARS,
             lost.text
         );

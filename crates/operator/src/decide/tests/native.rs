@@ -49,6 +49,31 @@ fn sidecars_become_native() {
 }
 
 #[test]
+fn probes_with_the_values_an_api_server_fills_in_are_the_same() {
+    let mut pod = pod(&[("main", Value::Null), ("proxy", priority("1"))]);
+    let probes = [
+        json!({"httpGet": {"path": "/", "port": 80, "scheme": "HTTP"}, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3, "timeoutSeconds": 1}),
+        json!({"tcpSocket": {"port": 80}, "initialDelaySeconds": 5, "successThreshold": 1}),
+        json!({"grpc": {"port": 80, "service": ""}, "successThreshold": 1}),
+    ];
+    for probe in probes {
+        pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+        let out = admit(&pod, SUFFIX, Launch::Native).expect("admitted").pod;
+        assert_eq!(names_in(&out, "initContainers"), ["proxy"], "{probe}");
+        let mut named = pod.clone();
+        named["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
+        assert_eq!(names_in(&admitted(&named).pod, "initContainers"), ["proxy"], "{probe}");
+        // A startup probe passes after one success, so it would not do.
+        pod["spec"]["containers"][1]["readinessProbe"]["successThreshold"] = json!(2);
+        named["spec"] = pod["spec"].clone();
+        let out = admit(&pod, SUFFIX, Launch::Native).expect("admitted").pod;
+        assert_eq!(names_in(&out, "initContainers"), [""; 0], "{probe}");
+        let refusal = admit(&named, SUFFIX, Launch::Barrier).expect_err("it would be too early");
+        assert!(refusal.message.contains("successThreshold of 1"), "{refusal}");
+    }
+}
+
+#[test]
 fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
     let mut pod =
         pod(&[("log", Value::Null), ("main", Value::Null), ("dns", Value::Null), ("proxy", Value::Null)]);
