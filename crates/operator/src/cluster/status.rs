@@ -38,7 +38,7 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));
     let pod = pod.ok_or_else(missing)?;
     let view = PodView::always(&pod, now()).ok_or_else(missing)?;
-    let map = map_of(client, &view).await?;
+    let (map, is_writable) = map_of(client, &view).await?;
     let node = node_of(client, &view).await?;
     let requests: Api<Request> = Api::namespaced(client.clone(), &namespace);
     let requests = match requests.list(&ListParams::default()).await {
@@ -49,6 +49,11 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     };
     let past: Vec<_> = requests.iter().filter_map(|request| past_of(request, &view.uid)).collect();
     let (containers, mut next) = explain::pod(&view, &map, node, &past, now());
+    let waits = containers.iter().any(|line| line.barrier == explain::CLOSED);
+    let waits = waits && !view.is_over() && !view.deleting;
+    if let (false, true, Some(map)) = (is_writable, waits, barrier::map_name(&view)) {
+        next = format!("nothing: ConfigMap {map} is immutable, so no key can be published; delete it");
+    }
     // The terminator's own are part of that sentence.
     let is_other =
         |r: &&Request| r.spec.pod_name == view.name && !r.is_finished() && past_of(r, &view.uid).is_none();
@@ -71,11 +76,13 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     Ok(PodStatus { namespace, pod: view.name, phase, containers, next })
 }
 
-async fn map_of(client: &Client, view: &PodView) -> Result<Map, Error> {
-    let Some(name) = barrier::map_name(view) else { return Ok(Map::Missing) };
+/// The barrier ConfigMap, and whether it can be written.
+async fn map_of(client: &Client, view: &PodView) -> Result<(Map, bool), Error> {
+    let Some(name) = barrier::map_name(view) else { return Ok((Map::Missing, true)) };
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &view.namespace);
     let found = maps.get_opt(name).await.map_err(Error::api(format!("ConfigMap {name}")))?;
-    Ok(found.map_or(Map::Missing, |map| MapView::of(&map).seen_from(view)))
+    let is_writable = found.as_ref().is_none_or(|map| map.immutable != Some(true));
+    Ok((found.map_or(Map::Missing, |map| MapView::of(&map).seen_from(view)), is_writable))
 }
 
 async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Error> {

@@ -49,6 +49,9 @@ pub struct Line {
     pub since: Option<Timestamp>,
 }
 
+/// The barrier of a container whose key is not published.
+pub const CLOSED: &str = "closed";
+
 /// A pod, container by container, and the next step.
 pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> (Vec<Line>, String) {
     let held = match map {
@@ -63,7 +66,7 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
     let (plan, c) = (&view.plan.containers[i], &view.containers[i]);
     let barrier = match &c.barrier {
         Some(barrier) if held.contains(&barrier.key) => "open",
-        Some(_) => "closed",
+        Some(_) => CLOSED,
         None => "",
     };
     let level = match c.barrier.as_ref().map(|b| b.opens) {
@@ -78,7 +81,7 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
             ("waits for a node".to_owned(), None)
         }
         // Once its key is published it starts, whatever has become of those it waited for.
-        (Some(closed), _) if barrier == "closed" => {
+        (Some(closed), _) if barrier == CLOSED => {
             let waiting = view.started.map(|since| format!("; waiting for {}", Span(now.since(since))));
             (format!("{}{}", gate(view, i, closed, now), waiting.unwrap_or_default()), view.started)
         }

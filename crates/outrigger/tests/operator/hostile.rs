@@ -220,6 +220,8 @@ fn immutable_barriers_are_told(cluster: &Cluster) {
         let events = cluster.get(&["events"])?.to_string();
         (events.contains("BarrierBlocked") && events.contains("cannot be written")).then_some(())
     });
+    let (_, status) = cluster.outrigger(&["operator", "status", "immutable"]);
+    assert!(status.contains(&format!("Next: nothing: ConfigMap {map} is immutable")), "{status}");
     let tries = eventually("it is tried again", || {
         let audit = cluster.audit();
         let is_try = |call: &&Value| {
