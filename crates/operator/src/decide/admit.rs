@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::{
-    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, Finding, List, Plan, PodInput, RestartPolicy,
-    Role, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
+    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, PodInput,
+    RestartPolicy, Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise,
+    validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -62,8 +63,12 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
         }
         None => pod,
     };
-    let planned = plan_of(&pod)?;
-    let of_kruise = of_kruise(&pod, &["LP-3", "LP-7"]);
+    // Authors look for a container where they wrote it.
+    let as_written = |finding: Finding| as_written(finding, &admitted.pod, object);
+    let as_written = |findings: Vec<Finding>| findings.into_iter().map(as_written).collect::<Vec<_>>();
+    let mut planned = plan_of(&pod).map_err(|findings| refuse(&as_written(findings)))?;
+    planned.warnings = as_written(planned.warnings);
+    let of_kruise = as_written(of_kruise(&pod, &["LP-3", "LP-7"]));
     // The other webhook speaks of options of pods that have such sidecars.
     let is_told = |finding: &&Finding| finding.code == "option" && sidecars(&pod).next().is_some();
     // Priorities that have no effect now may have ordered native sidecars, in this call or an earlier one.
@@ -254,19 +259,49 @@ pub(super) fn refuse(findings: &[Finding]) -> Refusal {
     Refusal::new(422, errors.map(sentence).collect::<Vec<_>>().join("; "))
 }
 
+/// The same finding about a pod before its containers were moved.
+fn as_written(mut finding: Finding, moved: &Value, written: &Value) -> Finding {
+    let place_of = |name: &Value| {
+        [List::Init, List::Main].into_iter().find_map(|list| {
+            let index = written["spec"][list.field()].as_array()?.iter().position(|c| c["name"] == *name)?;
+            Some((list, index))
+        })
+    };
+    let restore = |path: &mut FieldPath| {
+        let [Segment::Field(spec), Segment::Field(list), Segment::Index(index), rest @ ..] =
+            path.0.as_mut_slice()
+        else {
+            return;
+        };
+        let place = place_of(&moved["spec"][list.as_ref()][*index]["name"]);
+        let (true, Some((from, at))) = (spec == "spec", place) else { return };
+        (*list, *index) = (from.field().into(), at);
+        // The startup probe of a native sidecar is a copy.
+        if let [Segment::Field(field), ..] = rest
+            && field == "startupProbe"
+            && written["spec"][from.field()][at].get("startupProbe").is_none()
+        {
+            *field = "readinessProbe".into();
+        }
+    };
+    restore(&mut finding.path);
+    finding.related.iter_mut().for_each(|(path, _)| restore(path));
+    finding
+}
+
 /// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
-pub(super) fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Refusal> {
+pub(super) fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Vec<Finding>> {
     let mut pod = pod.clone();
     for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
         env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));
     }
     let input = PodInput { pod, lifecycle_types: Default::default() };
-    let mut planned = plan(&input, &FeatureGates::default()).map_err(|findings| refuse(&findings))?;
+    let mut planned = plan(&input, &FeatureGates::default())?;
     // A container that waits for what never happens; the rest of the pod is the API server's to check.
     let never = validate_plan(&input, &planned.plan).into_iter().filter(|finding| finding.code == "deadlock");
     let (errors, warnings): (Vec<_>, Vec<_>) = never.partition(|finding| finding.severity == Severity::Error);
     if !errors.is_empty() {
-        return Err(refuse(&errors));
+        return Err(errors);
     }
     planned.warnings.extend(warnings);
     Ok(planned)

@@ -222,3 +222,18 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
     let bad = pod(&[("main", Value::Null), ("proxy", priority("x"))]);
     assert_eq!(admit(&bad, SUFFIX, Launch::Native), admit(&bad, SUFFIX, Launch::Barrier));
 }
+
+#[test]
+fn warnings_and_refusals_name_the_place_an_author_has_written() {
+    let mut pod = pod(&[("first", Value::Null), ("main", Value::Null), ("proxy", priority("x"))]);
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "first"});
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("not a number");
+    assert!(refusal.message.contains("spec.containers[2].env[0]"), "{refusal}");
+    pod["spec"]["containers"][2]["env"] = Value::Null;
+    pod["spec"]["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["false"]}});
+    let warnings = admitted(&pod).warnings;
+    assert!(
+        warnings[0].starts_with("spec.containers[0].readinessProbe: this probe never passes"),
+        "{warnings:?}"
+    );
+}
