@@ -3,6 +3,7 @@
 //! | module | question |
 //! |---|---|
 //! | [`admit`] | what is changed in a pod that is being created, or why is it refused? |
+//! | `native` | which of its containers become native sidecars, and in which order? |
 //! | [`barrier`] | which keys are published, and what is reported? |
 //! | [`terminate`] | which sidecars are stopped now, and how? |
 //! | [`request`] | is a container recreate request valid, and which fields are filled in? |
