@@ -136,6 +136,7 @@ fn is_image(text: &str) -> bool {
 /// Whether an address is of a socket that the DaemonSet mounts.
 fn is_mounted_socket(text: &str) -> bool {
     let path = text.strip_prefix("unix://").unwrap_or(text);
+    let path = path.strip_prefix("/var").filter(|path| path.starts_with("/run/")).unwrap_or(path);
     let is_plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
     path.starts_with("/run/") && path.len() <= 200 && is_plain && !path.contains("..")
 }
@@ -186,6 +187,8 @@ fn fill_in(document: &str, options: &Options) -> String {
     }
     text = text.replacen("args: [operator, run]", &format!("args: [operator, run{more}]"), 1);
     if let Some(endpoint) = &options.cri_endpoint {
+        // The same directory, and the one that is mounted.
+        let endpoint = endpoint.replacen("/var/run/", "/run/", 1);
         let health = "\"127.0.0.1:10221\"";
         text = text.replacen(&format!("{health}]"), &format!("{health}, \"--cri-endpoint={endpoint}\"]"), 1);
     }

@@ -98,6 +98,13 @@ impl ContainerView {
         self.waiting.as_ref().is_some_and(|(reason, _)| reason == REFUSED)
     }
 
+    /// Whether the kubelet gives no reason for which it has not started.
+    pub fn is_being_started(&self) -> bool {
+        self.waiting
+            .as_ref()
+            .is_some_and(|(reason, _)| matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
+    }
+
     /// Whether it was refused because the key of its barrier was missing; a container may lack other things as well.
     pub fn is_refused_for_key(&self) -> bool {
         let Some((_, message)) = self.waiting.as_ref().filter(|_| self.is_refused()) else { return false };

@@ -7,8 +7,8 @@ use super::Edit;
 use crate::plan::{ContainerPlan, Need, Plan, ProbeKind, RestartPolicy, Role};
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
-/// A copied startup probe fails, and kills, only after this long; a readiness probe never kills.
-const COPIED_PROBE_SECONDS: i64 = 600;
+/// A copied startup probe fails, and kills, only after this many tries, one a second; a readiness probe never kills.
+const COPIED_PROBE_TRIES: i64 = 600;
 
 /// The container at a place.
 pub(super) fn container(input: &PodInput, place: ContainerRef) -> Option<&Container> {
@@ -159,15 +159,13 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
     }
 }
 
-/// A readiness probe as a startup probe. Default values are not written.
+/// A readiness probe as a startup probe. Default values are not written. It runs every second: the kubelet first runs a startup probe
+/// when a period has passed, but a readiness probe right after the start.
 fn startup(probe: &Probe) -> Value {
     let mut value = serde_json::to_value(probe).unwrap_or_default();
-    let period = i64::from(probe.period_seconds.filter(|p| *p > 0).unwrap_or(10));
     if let Some(map) = value.as_object_mut() {
         map.remove("successThreshold");
-        let defaults =
-            [("timeoutSeconds", json!(1)), ("periodSeconds", json!(10)), ("initialDelaySeconds", json!(0))];
-        for (key, default) in defaults {
+        for (key, default) in [("timeoutSeconds", json!(1)), ("initialDelaySeconds", json!(0))] {
             if map.get(key) == Some(&default) {
                 map.remove(key);
             }
@@ -177,7 +175,8 @@ fn startup(probe: &Probe) -> Value {
         {
             http.remove("scheme");
         }
-        map.insert("failureThreshold".to_owned(), json!((COPIED_PROBE_SECONDS + period - 1) / period));
+        map.insert("periodSeconds".to_owned(), json!(1));
+        map.insert("failureThreshold".to_owned(), json!(COPIED_PROBE_TRIES));
     }
     value
 }

@@ -75,6 +75,9 @@ fn container(c: &mut Container, p: &ContainerPlan, status: &ContainerStatus, now
         let probe = if is_started { ProbeKind::Readiness } else { ProbeKind::Startup };
         if p.probe(probe).is_none() {
             c.state = State::Starting { since };
+        } else {
+            // It probes after the hook.
+            c.post_start = Hook::Done;
         }
     }
 }

@@ -107,6 +107,10 @@ fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now
             Some(exit) => (format!("ended with exit code {}", exit.code), Some(exit.finished_at)),
             None => ("ended".to_owned(), None),
         },
+        // The kubelet reports a container when its postStart hook has ended.
+        _ if c.is_being_started() && plan.post_start.is_some() => {
+            ("about to start, or in its postStart hook".to_owned(), None)
+        }
         _ => match &c.waiting {
             Some((reason, message)) if !message.is_empty() => (format!("waits: {reason}: {message}"), None),
             Some((reason, _)) => (format!("waits: {reason}"), None),

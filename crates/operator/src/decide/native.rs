@@ -49,25 +49,37 @@ fn levels_in_order(pod: &Pod) -> Option<Vec<usize>> {
     let fits = plan.restart_policy == RestartPolicy::Always
         && plan.dialects.contains(&Dialect::Priority)
         && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
-    if !fits {
+    let containers = &pod.spec.as_ref()?.containers;
+    // One that may end for good would end the pod, which sidecars do not keep alive.
+    let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
+    if !fits || is_applied(pod) || containers.iter().any(is_own) {
         return None;
     }
-    let containers = &pod.spec.as_ref()?.containers;
     let level = |index: usize| level(pod, ContainerRef { list: List::Main, index });
     let lowest = (0..containers.len()).map(level).min()?;
     let mut order: Vec<usize> = (0..containers.len()).filter(|&index| level(index) > lowest).collect();
-    let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
-    // Containers of one level start together, and native sidecars do not wait only for those without probes.
-    let waits = |c: &Container| c.readiness_probe.is_some() || c.startup_probe.is_some();
+    // Containers of one level start together. As native sidecars they would wait for those with probes or hooks, which may wait for
+    // them in turn.
+    let waits = |c: &Container| {
+        let has_hook = c.lifecycle.as_ref().is_some_and(|hooks| hooks.post_start.is_some());
+        c.readiness_probe.is_some() || c.startup_probe.is_some() || has_hook
+    };
     let mut waiting: BTreeMap<i64, usize> = BTreeMap::new();
     for &index in &order {
         *waiting.entry(level(index)).or_default() += usize::from(waits(&containers[index]));
     }
-    if order.iter().any(|&index| is_own(&containers[index])) || waiting.values().any(|&count| count > 1) {
+    if waiting.values().any(|&count| count > 1) {
         return None;
     }
     order.sort_by_key(|&index| (Reverse(level(index)), waits(&containers[index])));
     Some(order)
+}
+
+/// Whether a pod was made with `kubectl apply`: it compares the pod with the manifest when it is called again, and would find containers moved.
+fn is_applied(pod: &Pod) -> bool {
+    let by_client = annotation(pod, "kubectl.kubernetes.io/last-applied-configuration").is_some();
+    let managers = pod.metadata.managed_fields.iter().flatten();
+    by_client || managers.into_iter().any(|manager| manager.operation.as_deref() == Some("Apply"))
 }
 
 /// The containers named by the annotation, in the order that `depends-on` and their priorities ask for: the kubelet

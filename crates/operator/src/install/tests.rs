@@ -45,6 +45,9 @@ fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
     assert!(text.contains("args: [operator, run, --any-requester, --launch=native]"), "{text}");
     let agent = "\"127.0.0.1:10221\", \"--cri-endpoint=unix:///run/k3s/containerd/containerd.sock\"]";
     assert!(text.contains(agent), "{text}");
+    let endpoint = "/var/run/crio/crio.sock".to_owned();
+    let options = Options { cri_endpoint: Some(endpoint), ..Options::default() };
+    assert!(options.check().is_ok() && all(&options).contains("\"--cri-endpoint=/run/crio/crio.sock\"]"));
     for bad in ["", "tcp://x", "/var/x.sock", "unix:///run/../etc/x", "unix:///run/a\"]", "unix:///run/a b"] {
         let options = Options { cri_endpoint: Some(bad.to_owned()), ..Options::default() };
         assert!(options.check().is_err_and(|problem| problem.contains("--cri-endpoint")), "{bad:?}");

@@ -166,9 +166,10 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
             assert_eq!(c["restartPolicy"], "Always", "{what}");
         }
     }
-    // The next level waits until it is ready.
+    // The next level waits until it is ready. The kubelet runs startup probes when a period has passed, so that is short.
     let out = native(&probed).pod;
-    assert_eq!(out["spec"]["initContainers"][1]["startupProbe"]["exec"], probe["exec"]);
+    let startup = json!({"exec": probe["exec"], "periodSeconds": 1, "failureThreshold": 600});
+    assert_eq!(out["spec"]["initContainers"][1]["startupProbe"], startup);
     assert_eq!(out["spec"]["initContainers"][1]["env"], priority("1"));
 }
 
@@ -209,6 +210,32 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
         (
             "a graph",
             with(|pod, _| pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "main: proxy ready"})),
+        ),
+        (
+            "a hook that may wait for the other one",
+            with(|pod, probe| {
+                pod["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+                let hook = json!({"postStart": {"exec": {"command": ["wait"]}}});
+                let second = json!({"name": "second", "env": priority("1"), "lifecycle": hook});
+                pod["spec"]["containers"].as_array_mut().expect("a list").push(second);
+            }),
+        ),
+        (
+            "a main that may end the pod",
+            with(|pod, _| pod["spec"]["containers"][0]["restartPolicy"] = json!("OnFailure")),
+        ),
+        (
+            "kubectl apply",
+            with(|pod, _| {
+                pod["metadata"]["annotations"] =
+                    json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+            }),
+        ),
+        (
+            "kubectl apply --server-side",
+            with(|pod, _| {
+                pod["metadata"]["managedFields"] = json!([{"manager": "kubectl", "operation": "Apply"}])
+            }),
         ),
         // The author's choice for one pod.
         ("no sidecars", with(|pod, _| pod["metadata"]["annotations"] = json!({names::SIDECARS: ""}))),
