@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -30,14 +31,18 @@ pub async fn clashes(client: &Client, namespace: &str) -> Result<Vec<String>, Er
         ));
     }
     let held = hooks.get_opt(install::WEBHOOKS).await.map_err(Error::api("look for Outrigger"))?;
-    let services = held.into_iter().flat_map(|held| held.webhooks.unwrap_or_default());
-    let mut services = services.filter_map(|hook| hook.client_config.service);
-    if let Some(other) = services.find(|service| service.namespace != namespace) {
-        found.push(format!(
-            "Outrigger is installed in namespace {} (MutatingWebhookConfiguration {}): there can be one in a cluster",
-            other.namespace,
-            install::WEBHOOKS
-        ));
+    if held.is_some() {
+        // Not of the webhook's Service: an operator that runs outside the cluster has none.
+        let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+        let held = bindings.get_opt(install::WEBHOOKS).await.map_err(Error::api("look for Outrigger"))?;
+        let mut subjects = held.into_iter().flat_map(|held| held.subjects.unwrap_or_default());
+        let other = subjects.find_map(|subject| subject.namespace.filter(|other| other != namespace));
+        if let Some(other) = other {
+            found.push(format!(
+                "Outrigger is installed in namespace {other} (MutatingWebhookConfiguration {}): there can be one in a cluster",
+                install::WEBHOOKS
+            ));
+        }
     }
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let held = crds.get_opt(install::CRD).await.map_err(Error::api("look for OpenKruise"))?;

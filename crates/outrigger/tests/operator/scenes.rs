@@ -93,6 +93,9 @@ pub(crate) fn installs(stage: &mut Stage) {
     let url = format!("https://127.0.0.1:{}", stage.webhook);
     let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
     assert!(applied, "{said}");
+    let (applied, said) =
+        stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url, "-n", "elsewhere"]);
+    assert!(!applied && said.contains("installed in namespace outrigger-system"), "{said}");
     // The complete output for users is accepted by the API server too.
     let (_, yaml) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml", "-n", "elsewhere"]);
     // Those two exist already, with addresses instead of a Service; a change between the two is not tested
