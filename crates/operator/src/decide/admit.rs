@@ -328,9 +328,13 @@ pub(super) fn level(pod: &Pod, place: ContainerRef) -> i64 {
         return -i64::try_from(place.index).unwrap_or(0);
     }
     let container = pod.spec.as_ref().and_then(|s| s.containers.get(place.index));
-    let env = container.and_then(|c| c.env.as_deref()).unwrap_or_default();
-    let last = env.iter().rev().find(|e| names::PRIORITY_ENVS.contains(&e.name.as_str()));
-    last.and_then(|e| e.value.as_deref()?.parse().ok()).unwrap_or(0)
+    container.and_then(priority).unwrap_or(0)
+}
+
+/// The launch priority in a container's env.
+pub(super) fn priority(container: &Container) -> Option<i64> {
+    let mut env = container.env.iter().flatten().rev();
+    env.find(|e| names::PRIORITY_ENVS.contains(&e.name.as_str()))?.value.as_deref()?.parse().ok()
 }
 
 /// A separate key for each container that waits for another, unless the kubelet's own order is enough.

@@ -12,7 +12,7 @@ use outrigger_lifecycle::{
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::admit::{Admitted, annotation, level, plan_of, refuse, typed};
+use super::admit::{Admitted, annotation, level, plan_of, priority, refuse, typed};
 use crate::names;
 
 /// Turns the containers named by the annotation into native sidecars.
@@ -37,7 +37,25 @@ pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
     let mut object = admitted.pod.clone();
     let arranged = arrange(pod, order, &mut object);
     if convert_sidecars(&arranged, &sidecars, &mut object).is_ok() {
+        arrange_levels(&mut object);
         admitted.pod = object;
+    }
+}
+
+/// Puts native sidecars with priorities into their order: some may be from an earlier call, before another webhook added a container.
+fn arrange_levels(object: &mut Value) {
+    let Some(list) = object["spec"]["initContainers"].as_array_mut() else { return };
+    let level = |written: &Value| {
+        let is_native = written["restartPolicy"] == "Always";
+        let container =
+            is_native.then(|| serde_json::from_value::<Container>(written.clone()).ok()).flatten()?;
+        priority(&container)
+    };
+    let places: Vec<usize> = (0..list.len()).filter(|&i| level(&list[i]).is_some()).collect();
+    let mut sidecars: Vec<Value> = places.iter().map(|&i| list[i].clone()).collect();
+    sidecars.sort_by_key(|written| Reverse(level(written)));
+    for (place, sidecar) in places.into_iter().zip(sidecars) {
+        list[place] = sidecar;
     }
 }
 
@@ -119,7 +137,8 @@ fn arrange(pod: &Pod, order: Vec<usize>, object: &mut Value) -> Pod {
 fn convert_sidecars(pod: &Pod, sidecars: &str, object: &mut Value) -> Result<(), Refusal> {
     let mut only = pod.clone();
     only.metadata.annotations = Some([(names::SIDECARS.to_owned(), sidecars.to_owned())].into());
-    for c in &mut only.spec.get_or_insert_default().containers {
+    let spec = only.spec.get_or_insert_default();
+    for c in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         (c.env, c.lifecycle) = (None, None);
     }
     let input = PodInput { pod: only, lifecycle_types: Default::default() };

@@ -174,6 +174,21 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
 }
 
 #[test]
+fn a_container_that_another_webhook_adds_later_gets_its_place() {
+    let native = |pod: &Value| admit(pod, SUFFIX, Launch::Native).unwrap_or_else(|r| panic!("{r:?}")).pod;
+    let mut pod = native(&pod(&[("main", Value::Null), ("low", priority("1")), ("high", priority("9"))]));
+    assert_eq!(names_in(&pod, "initContainers"), ["high", "low"]);
+    let added = json!({"name": "added", "image": "i", "env": priority("5")});
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(added);
+    let own = json!({"name": "own", "image": "i", "restartPolicy": "Always"});
+    pod["spec"]["initContainers"].as_array_mut().expect("a list").insert(0, own);
+    let pod = native(&pod);
+    assert_eq!(names_in(&pod, "initContainers"), ["own", "high", "added", "low"]);
+    assert_eq!(names_in(&pod, "containers"), ["main"]);
+    assert_eq!(pod["spec"]["initContainers"][3]["env"], priority("1"), "what its author wrote stays");
+}
+
+#[test]
 fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
     let probe = json!({"exec": {"command": ["true"]}});
     let two = pod(&[("main", Value::Null), ("proxy", priority("1"))]);
