@@ -146,11 +146,13 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
         admitted.warnings.push(text);
     }
     let is_never = planned.plan.restart_policy == RestartPolicy::Never;
-    let (pod, plan) = (&input.pod, &planned.plan);
-    if counts || !is_never || own_policies == OwnRestartPolicies::Refused || are_ordered(pod, plan) {
+    if counts || !is_never || own_policies == OwnRestartPolicies::Refused {
         return Ok(admitted);
     }
-    for (index, _) in sidecars(pod).filter(|(_, c)| c.restart_policy.is_none()) {
+    let restarted = restarted(&input.pod, &planned.plan);
+    for (index, _) in
+        sidecars(&input.pod).filter(|(i, c)| c.restart_policy.is_none() && restarted.contains(i))
+    {
         admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
     }
     Ok(admitted)
@@ -198,14 +200,19 @@ fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
     containers.filter(|(_, c)| TerminatorMarks::of(c).is_sidecar())
 }
 
-/// Whether the sidecars of a pod are stopped one after the other: one that came back meanwhile would break the order.
-fn are_ordered(pod: &Pod, plan: &Plan) -> bool {
+/// The sidecars that may come back. Where they are stopped one after the other, only the last one: others that came back would
+/// break the order.
+fn restarted(pod: &Pod, plan: &Plan) -> Vec<usize> {
     let turn = |index: usize| {
         let place = ContainerRef { list: List::Main, index };
         plan.containers.iter().find(|c| c.place == place).map(|c| c.stop_stage)
     };
-    let turns: BTreeSet<_> = sidecars(pod).map(|(index, _)| turn(index)).collect();
-    turns.len() > 1
+    let mut all: Vec<usize> = sidecars(pod).map(|(index, _)| index).collect();
+    all.sort_by_key(|&index| turn(index));
+    match all.as_slice() {
+        [first, .., last] if turn(*first) != turn(*last) => vec![*last],
+        _ => all,
+    }
 }
 
 /// ST-9: a pod whose containers all end with its mains has none, and would never end.

@@ -346,10 +346,11 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
         true => ResultTime::ByKubelet,
         false => ResultTime::BeforeLastStop,
     };
-    // The kubelet would restart those that are stopped before the others, and a Job would count that as a failure: the
-    // result comes first, and then all are stopped (D4).
+    // The kubelet would restart those that are stopped before the result, and a Job would count that as a failure: the
+    // result comes first, and then all are stopped (D4). It always comes before the last one.
     let comes_back = |i: &usize| !view.plan.containers[*i].restart.is_never();
-    let is_restarted = result == ResultTime::BeforeLastStop && order.iter().any(comes_back);
+    let before = order.split_last().map_or(&[][..], |(_, before)| before);
+    let is_restarted = result == ResultTime::BeforeLastStop && before.iter().any(comes_back);
     let ordered = !is_restarted && order.iter().any(|i| turn(i) != turn(&order[0]));
     let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
     let message = format!("the mains are done: stopping {}", names.join(", "));

@@ -334,10 +334,15 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
     let mut on_failure = job.clone();
     on_failure["spec"]["restartPolicy"] = json!("OnFailure");
     assert_eq!(job_sidecars(&on_failure, OwnRestartPolicies::Taken).expect("admitted").pod, on_failure);
-    // Nor where sidecars stop in an order: one that came back would break it.
+    // Where sidecars stop in an order only the last one: others that came back would break it.
     let mut in_order = job.clone();
     in_order["metadata"]["annotations"] = json!({names::ORDERED: "Ordered"});
-    assert_eq!(job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod, in_order);
+    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod;
+    in_order["spec"]["containers"][1]["restartPolicy"] = json!("OnFailure");
+    assert_eq!(out, in_order, "`own` started after `proxy`, so it stops first");
+    in_order["spec"]["containers"][2]["restartPolicy"] = Value::Null;
+    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod;
+    assert_eq!(out["spec"]["containers"][2]["restartPolicy"], Value::Null, "not the first");
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "Count"});
     assert_eq!(job_sidecars(&job, OwnRestartPolicies::Taken).expect("admitted").pod, job);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "count"});

@@ -442,7 +442,7 @@ fn what_started_last_stops_first() {
 #[test]
 fn sidecars_that_would_be_restarted_are_stopped_together() {
     // D4: a Job counts the restarts of one that is stopped before the others.
-    let of = |policy: &str, count: bool| {
+    let of = |policy: &str, count: bool, own: Option<usize>| {
         let mut object = object(
             policy,
             "Running",
@@ -455,14 +455,19 @@ fn sidecars_that_would_be_restarted_are_stopped_together() {
         if count {
             object["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
         }
+        if let Some(c) = own {
+            object["spec"]["containers"][c]["restartPolicy"] = json!("OnFailure");
+        }
         let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
         let Step::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
         assert_eq!(containers, &["log", "mesh"], "their hooks run in this order");
         *ordered
     };
-    assert!(of("Never", false), "D7");
-    assert!(!of("OnFailure", false));
-    assert!(of("OnFailure", true), "the result is the kubelet's");
+    assert!(of("Never", false, None), "D7");
+    assert!(!of("OnFailure", false, None));
+    assert!(of("OnFailure", true, None), "the result is the kubelet's");
+    assert!(of("Never", false, Some(1)), "the last one is stopped after the result");
+    assert!(!of("Never", false, Some(2)), "the first one would come back");
 }
 
 #[test]
