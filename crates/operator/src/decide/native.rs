@@ -37,7 +37,9 @@ pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
     let mut object = admitted.pod.clone();
     let arranged = arrange(pod, order, &mut object);
     if convert_sidecars(&arranged, &sidecars, &mut object).is_ok() {
-        arrange_levels(&mut object);
+        if annotation(pod, names::ORDERED) != Some("Ordered") {
+            arrange_levels(&mut object);
+        }
         admitted.pod = object;
     }
 }

@@ -140,11 +140,13 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
     let three = pod(&[("main", none.clone()), ("log", priority("1")), ("proxy", priority("2"))]);
     let mut probed = pod(&[("main", none.clone()), ("proxy", priority("1")), ("log", priority("1"))]);
     probed["spec"]["containers"][1]["readinessProbe"] = probe.clone();
+    let falling = pod(&[("low", priority("1")), ("high", priority("2")), ("main", none.clone())]);
     let mut init = three.clone();
     init["spec"]["initContainers"] = json!([{"name": "setup", "image": "i"}]);
     let rows: Vec<(&str, Value, &[&str], &[&str])> = vec![
         ("by priority", three.clone(), &["proxy", "log"], &["main"]),
         ("by list", ordered(three.clone(), "Ordered"), &["main", "log"], &["proxy"]),
+        ("by list, whatever the envs say", ordered(falling, "Ordered"), &["low", "high"], &["main"]),
         ("after init containers", init, &["setup", "proxy", "log"], &["main"]),
         ("in a level, one with a probe comes last", probed.clone(), &["log", "proxy"], &["main"]),
         ("one level", pod(&[("a", priority("1")), ("b", priority("1"))]), &[], &["a", "b"]),
