@@ -1,10 +1,12 @@
 //! Moves containers into the right list, in the right order, and marks the sidecars.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{Container, Probe};
 use serde_json::{Value, json};
 
 use super::Edit;
-use crate::plan::{ContainerPlan, Need, Plan, ProbeKind, RestartPolicy, Role};
+use crate::plan::{ContainerPlan, Dialect, Need, Plan, ProbeKind, RestartPolicy, Role};
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
 /// A copied startup probe fails, and kills, only after this many tries, one a second; a readiness probe never kills.
@@ -121,6 +123,25 @@ pub fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
         order.push(left.remove(next));
     }
     order
+}
+
+/// The containers that others wait for because of their launch priorities, in an order in which native sidecars can start one after
+/// the other. `None` if there are none, or if two of one level have probes or postStart hooks: containers of one level start
+/// together and may need each other, so native sidecars could wait forever.
+pub fn levels_as_sidecars(plan: &Plan) -> Option<Vec<usize>> {
+    let gates_of =
+        |i: usize| plan.containers[i].gates.iter().filter(|g| g.dialect == Some(Dialect::Priority));
+    // A level waits for every container of the higher ones.
+    let depth = |i: usize| gates_of(i).count();
+    let waits = |i: usize| {
+        let c = &plan.containers[i];
+        c.probe(ProbeKind::Startup).or(c.probe(ProbeKind::Readiness)).is_some() || c.post_start.is_some()
+    };
+    let on: BTreeSet<usize> = (0..plan.containers.len()).flat_map(gates_of).map(|gate| gate.on).collect();
+    let mut order: Vec<usize> = on.into_iter().collect();
+    order.sort_by_key(|&i| (depth(i), waits(i)));
+    let would_hang = order.windows(2).any(|pair| depth(pair[0]) == depth(pair[1]) && waits(pair[0]));
+    (!order.is_empty() && !would_hang).then_some(order)
 }
 
 /// Moves containers so that `initContainers` holds these, in this order, and `containers` the rest.

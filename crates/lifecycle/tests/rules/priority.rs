@@ -2,6 +2,7 @@
 
 use crate::common::{Play, annotated, planned, pod, refused};
 use crate::dialects::{KILL, ORDERED, PRIORITY, PROPOSED, c, env, ready};
+use outrigger_lifecycle::convert::levels_as_sidecars;
 use outrigger_lifecycle::{FeatureGates, Need, ProbeKind, Wait, plan};
 use serde_json::{Value, json};
 
@@ -151,4 +152,33 @@ fn priorities_order_the_others_where_sidecars_are_named() {
     assert_eq!(on("log"), ["proxy"]);
     assert_eq!(on("db"), ["log", "proxy"]);
     assert_eq!(on("app"), ["db", "log", "proxy"]);
+}
+
+#[test]
+fn levels_become_native_sidecars_in_their_order_d14() {
+    let p = |n: &str, v: &str| env(n, &[(PRIORITY, v)]);
+    let mut hooked = p("hooked", "1");
+    hooked["lifecycle"] = json!({"postStart": {"exec": {"command": ["wait"]}}});
+    // (containers, sidecars in order)
+    let rows: Vec<(Vec<Value>, Option<Vec<&str>>)> = vec![
+        (vec![c("a"), c("b")], None),
+        (vec![p("a", "1"), p("b", "1")], None),
+        (vec![c("a"), p("b", "1"), p("c", "2")], Some(vec!["c", "b"])),
+        (vec![ready(p("a", "1")), p("b", "1"), c("c")], Some(vec!["b", "a"])),
+        (vec![ready(p("a", "2")), ready(p("b", "1")), c("c")], Some(vec!["a", "b"])),
+        // They may need each other, and native sidecars would wait.
+        (vec![ready(p("a", "1")), ready(p("b", "1")), c("c")], None),
+        (vec![ready(p("a", "1")), hooked, c("c")], None),
+    ];
+    for (containers, expected) in rows {
+        let plan = planned(&pod(json!({"containers": containers})));
+        let order = levels_as_sidecars(&plan);
+        let names =
+            order.map(|order| order.into_iter().map(|i| plan.containers[i].name.clone()).collect::<Vec<_>>());
+        assert_eq!(
+            names,
+            expected.map(|names| names.into_iter().map(str::to_owned).collect()),
+            "{containers:?}"
+        );
+    }
 }

@@ -330,7 +330,7 @@ fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> 
 }
 
 /// The priority of a container in a planned pod, which is known to be a number.
-pub(super) fn level(pod: &Pod, place: ContainerRef) -> i64 {
+fn level(pod: &Pod, place: ContainerRef) -> i64 {
     if annotation(pod, names::ORDERED) == Some("Ordered") {
         return -i64::try_from(place.index).unwrap_or(0);
     }

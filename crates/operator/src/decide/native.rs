@@ -2,17 +2,14 @@
 //! higher launch priority than others.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order};
-use outrigger_lifecycle::{
-    ContainerRef, Dialect, FeatureGates, List, PodInput, RestartPolicy, TerminatorMarks, plan,
-};
+use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order, levels_as_sidecars};
+use outrigger_lifecycle::{Dialect, FeatureGates, List, PodInput, RestartPolicy, TerminatorMarks, plan};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::admit::{Admitted, annotation, level, plan_of, priority, refuse, typed};
+use super::admit::{Admitted, annotation, plan_of, priority, refuse, typed};
 use crate::names;
 
 /// Turns the containers named by the annotation into native sidecars.
@@ -61,38 +58,21 @@ fn arrange_levels(object: &mut Value) {
     }
 }
 
-/// The containers above the lowest launch priority, in the order they start in; `None` if there are none, or if they
-/// cannot be native sidecars.
+/// The containers with a higher launch priority than others, in the order they start in; `None` if there are none, or if
+/// they cannot be native sidecars.
 fn levels_in_order(pod: &Pod) -> Option<Vec<usize>> {
     let plan = plan_of(pod).ok()?.plan;
-    // Native sidecars are restarted whenever they end, and nobody watches how long their launch takes.
-    let fits = plan.restart_policy == RestartPolicy::Always
-        && plan.dialects.contains(&Dialect::Priority)
-        && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
     let containers = &pod.spec.as_ref()?.containers;
+    // Native sidecars are restarted whenever they end, and the operator does not supervise their launch.
+    let fits = plan.restart_policy == RestartPolicy::Always
+        && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
     // One that may end for good would end the pod, which sidecars do not keep alive.
     let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
     if !fits || is_applied(pod) || containers.iter().any(is_own) {
         return None;
     }
-    let level = |index: usize| level(pod, ContainerRef { list: List::Main, index });
-    let lowest = (0..containers.len()).map(level).min()?;
-    let mut order: Vec<usize> = (0..containers.len()).filter(|&index| level(index) > lowest).collect();
-    // Containers of one level start together. As native sidecars they would wait for those with probes or hooks, which may wait for
-    // them in turn.
-    let waits = |c: &Container| {
-        let has_hook = c.lifecycle.as_ref().is_some_and(|hooks| hooks.post_start.is_some());
-        c.readiness_probe.is_some() || c.startup_probe.is_some() || has_hook
-    };
-    let mut waiting: BTreeMap<i64, usize> = BTreeMap::new();
-    for &index in &order {
-        *waiting.entry(level(index)).or_default() += usize::from(waits(&containers[index]));
-    }
-    if waiting.values().any(|&count| count > 1) {
-        return None;
-    }
-    order.sort_by_key(|&index| (Reverse(level(index)), waits(&containers[index])));
-    Some(order)
+    let order = levels_as_sidecars(&plan)?;
+    Some(order.into_iter().map(|i| plan.containers[i].place.index).collect())
 }
 
 /// Whether a pod was made with `kubectl apply`: it compares the pod with the manifest when it is called again, and would find containers moved.

@@ -182,3 +182,31 @@ fn what_the_kubelet_itself_waits_for_is_told() {
     assert!(lines[1].contains("waits for `proxy` to be started"), "{lines:?}");
     assert_eq!(next, "the kubelet starts `main` once `proxy` is started");
 }
+
+#[test]
+fn hooks_are_told_from_startup_probes() {
+    let hook = json!({"postStart": {"exec": {"command": ["x"]}}});
+    let probe = json!({"exec": {"command": ["y"]}});
+    let first = json!({"name": "first", "restartPolicy": "Always", "lifecycle": hook, "startupProbe": probe});
+    let of = |status: Value| {
+        explained(
+            json!({
+                "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
+                "spec": {"nodeName": "n", "initContainers": [first], "containers": [{"name": "main"}]},
+                "status": {"phase": "Pending", "startTime": "2023-11-14T22:12:00Z", "initContainerStatuses": [status]},
+            }),
+            &Map::Missing,
+            &[],
+        )
+        .0
+    };
+    // The kubelet reports a container when its hook has ended.
+    assert_eq!(
+        of(status("first", "waiting:PodInitializing"))[0],
+        "first|||about to start, or in its postStart hook"
+    );
+    let mut running = status("first", "running");
+    (running["ready"], running["started"]) = (json!(false), json!(false));
+    let lines = of(running);
+    assert!(lines[1].contains("startup probe") && !lines[1].contains("hook"), "{lines:?}");
+}
