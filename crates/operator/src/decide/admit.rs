@@ -255,7 +255,7 @@ pub(super) fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
 }
 
 /// A finding as one sentence.
-fn sentence(finding: &Finding) -> String {
+pub(super) fn sentence(finding: &Finding) -> String {
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
     let related: String = finding.related.iter().map(|(path, label)| format!("; {path}: {label}")).collect();
     format!("{}: {}{related}{hint}", finding.path, finding.message)

@@ -2,14 +2,17 @@
 //! higher launch priority than others.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order, levels_as_sidecars};
-use outrigger_lifecycle::{Dialect, FeatureGates, List, PodInput, RestartPolicy, TerminatorMarks, plan};
+use outrigger_lifecycle::{
+    Dialect, FeatureGates, List, Plan, PodInput, RestartPolicy, TerminatorMarks, plan,
+};
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::admit::{Admitted, annotation, plan_of, priority, refuse, typed};
+use super::admit::{Admitted, annotation, plan_of, priority, refuse, sentence, typed};
 use crate::names;
 
 /// Turns the containers named by the annotation into native sidecars.
@@ -27,7 +30,8 @@ pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Resul
 /// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet itself
 /// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it.
 pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
-    let Some(order) = levels_in_order(pod) else { return };
+    let Ok(planned) = plan_of(pod) else { return };
+    let Some(order) = levels_in_order(pod, &planned.plan) else { return };
     let Some(spec) = &pod.spec else { return };
     let names: Vec<&str> = order.iter().map(|&index| spec.containers[index].name.as_str()).collect();
     let sidecars = names.join(",");
@@ -38,6 +42,9 @@ pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
             arrange_levels(&mut object);
         }
         admitted.pod = object;
+        // What is said of priorities that are ignored would be lost with the containers' places.
+        let ignored = planned.warnings.iter().filter(|finding| finding.code == "LP-4");
+        admitted.warnings.extend(ignored.map(sentence));
     }
 }
 
@@ -60,19 +67,30 @@ fn arrange_levels(object: &mut Value) {
 
 /// The containers with a higher launch priority than others, in the order they start in; `None` if there are none, or if
 /// they cannot be native sidecars.
-fn levels_in_order(pod: &Pod) -> Option<Vec<usize>> {
-    let plan = plan_of(pod).ok()?.plan;
+fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
     let containers = &pod.spec.as_ref()?.containers;
     // Native sidecars are restarted whenever they end, and the operator does not supervise their launch.
     let fits = plan.restart_policy == RestartPolicy::Always
         && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
     // One that may end for good would end the pod, which sidecars do not keep alive.
     let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
-    if !fits || is_applied(pod) || containers.iter().any(is_own) {
+    if !fits || is_applied(pod) || containers.iter().any(is_own) || host_ports_clash(containers) {
         return None;
     }
-    let order = levels_as_sidecars(&plan)?;
+    let order = levels_as_sidecars(plan)?;
     Some(order.into_iter().map(|i| plan.containers[i].place.index).collect())
+}
+
+/// Whether two containers ask for the same port of the node. The API server refuses that in `containers`, and does not look for
+/// it in init containers.
+fn host_ports_clash(containers: &[Container]) -> bool {
+    let ports = containers.iter().flat_map(|c| c.ports.iter().flatten());
+    let mut taken = BTreeSet::new();
+    let mut of_node = ports.filter_map(|port| Some((port.host_port?, port)));
+    of_node.any(|(number, port)| {
+        let address = port.host_ip.as_deref().unwrap_or_default();
+        !taken.insert((number, port.protocol.as_deref().unwrap_or("TCP"), address))
+    })
 }
 
 /// Whether a pod was made with `kubectl apply`: it compares the pod with the manifest when it is called again, and would find containers moved.

@@ -157,7 +157,15 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
         assert_eq!(names_in(&out.pod, "initContainers"), inits, "{what}");
         assert_eq!(names_in(&out.pod, "containers"), mains, "{what}");
         assert!(barriers(&out.pod).0.iter().all(Option::is_none), "{what}");
-        assert!(inits.is_empty() || out.warnings.is_empty(), "{what}: {:?}", out.warnings);
+        // LP-4: under `Ordered` a priority is ignored, wherever its container is now.
+        let is_expected = |warning: &String| warning.contains("this priority is ignored");
+        let is_ordered = pod["metadata"]["annotations"][names::ORDERED] == "Ordered";
+        assert!(inits.is_empty() || out.warnings.iter().all(is_expected), "{what}: {:?}", out.warnings);
+        assert_eq!(
+            out.warnings.iter().filter(|w| is_expected(w)).count(),
+            if is_ordered { 2 } else { 0 },
+            "{what}"
+        );
         assert_eq!(native(&out.pod).pod, out.pod, "{what}: called again after other webhooks");
         for c in out.pod["spec"]["initContainers"]
             .as_array()
@@ -252,6 +260,14 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
             "kubectl apply --server-side",
             with(|pod, _| {
                 pod["metadata"]["managedFields"] = json!([{"manager": "kubectl", "operation": "Apply"}])
+            }),
+        ),
+        (
+            "two that want one port of the node, which the API server refuses",
+            with(|pod, _| {
+                for c in pod["spec"]["containers"].as_array_mut().expect("a list") {
+                    c["ports"] = json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]);
+                }
             }),
         ),
         // The author's choice for one pod.
