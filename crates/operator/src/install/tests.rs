@@ -78,7 +78,7 @@ fn the_helm_chart_says_the_same() {
             .replace("{{ if .Values.anyRequester }}, --any-requester{{ end }}", "")
             .replace("{{ if eq .Values.launch \"native\" }}, --launch=native{{ end }}", "")
             .replace(
-                "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | quote }}{{ end }}",
+                "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | replace \"/var/run/\" \"/run/\" | quote }}{{ end }}",
                 "",
             )
             .replace("{{ .Values.image }}", IMAGE)

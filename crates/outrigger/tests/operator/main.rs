@@ -6,6 +6,7 @@
 mod breaks;
 mod calls;
 mod cluster;
+mod helm;
 mod hostile;
 mod many;
 mod rights;
@@ -72,7 +73,8 @@ fn main() {
         };
         Trial::test(name, run).with_ignored_flag(missing.is_some())
     };
-    let conclusion = libtest_mimic::run(&arguments, SCENES.iter().map(trial).collect());
+    let trials = SCENES.iter().map(trial).chain(helm::trials()).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
     drop(stage);
     conclusion.exit();
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Stage;
 use crate::cluster::{Cluster, eventually};
+use crate::helm;
 
 pub(crate) fn pod(name: &str, annotations: Value, containers: Value) -> String {
     json!({
@@ -115,6 +116,7 @@ pub(crate) fn installs(stage: &mut Stage) {
     create(&stage.cluster, &kruise.to_string());
     let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
     assert!(!applied && said.contains("OpenKruise is installed"), "{said}");
+    helm::is_refused_beside_kruise(&stage.cluster);
     stage.cluster.kubectl(&[
         "delete",
         "mutatingwebhookconfiguration",
