@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 sys.dont_write_bytecode = True
-from operator_cluster import KILL, NODE, SLEEP, Api, container, own_network, pod, run, wait
+from operator_cluster import KILL, NODE, SLEEP, Api, container, controlled, own_network, pod, run, wait
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps?labelSelector=outrigger.dev/barrier"
@@ -100,7 +100,7 @@ def native(c, pods=50):
     time.sleep(1)
     for kind, pause, more in (("native", 1, {}), ("native-probed", 1, PROBE), ("native-burst", 0, {})):
         names = [f"{kind}-{i}" for i in range(pods)]
-        launch(api, seen, names, WAKE, pause=pause, **more)
+        launch(api, seen, names, WAKE, pause=pause, made=lambda pod: controlled(c, pod), **more)
         # Without a probe it is ready when it runs, which the kubelet reports only with the start of the second.
         values = [max(0, took(c, seen, name, WAKE if more else {})) for name in names]
         what = "with a readiness probe every second, level ready" if more else "from the first container"
@@ -110,8 +110,8 @@ def native(c, pods=50):
     c.operator()
 
 
-def launch(api, seen, names, env, pause=0, **more):
-    two = lambda name: pod(name, [container("first", "echo; httpd -p 80; " + SLEEP, env, **more), container("second", "echo; " + SLEEP)])
+def launch(api, seen, names, env, pause=0, made=lambda pod: pod, **more):
+    two = lambda name: made(pod(name, [container("first", "echo; httpd -p 80; " + SLEEP, env, **more), container("second", "echo; " + SLEEP)]))
     with ThreadPoolExecutor(8) as pool:
         for name in names:
             pool.submit(api.call, "POST", PODS, two(name))

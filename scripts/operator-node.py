@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from operator_cluster import KILL, RUN, SLEEP, container, image, own_network, phase, pod, ready, run, say, status, wait
+from operator_cluster import KILL, RUN, SLEEP, container, controlled, image, own_network, phase, pod, ready, run, say, status, wait
 
 ARCHIVE = next((a for a in sys.argv[2:] if a.endswith(".tar")), None)
 PROBE = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
@@ -89,7 +89,7 @@ def native_levels(c):
     late = {"readinessProbe": {"exec": {"command": ["sh", "-c", "test -e /ready"]}, "periodSeconds": 1}}
     levels = [container("main", SLEEP), container("second", f"(sleep 2; touch /ready) & {SLEEP}", {"KRUISE_CONTAINER_PRIORITY": "1"}, **late),
               container("first", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "2"}, **PROBE)]
-    c.create(pod("levels", levels))
+    c.create(controlled(c, pod("levels", levels)))
     wait("levels is ready", lambda: ready(c, "levels"))
     p = c.get("pod", "levels")
     sidecars = [s["name"] for s in p["spec"]["initContainers"]]

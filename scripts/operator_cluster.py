@@ -357,6 +357,15 @@ def pod(name, containers, annotations=None, policy="Always", **more):
             "spec": {"restartPolicy": policy, "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 5, "containers": containers, **more}}
 
 
+def controlled(c, pod):
+    """The pod as a controller would make it; its owner is an object that is always there."""
+    if not hasattr(c, "owner"):
+        found = c.get("configmap", "kube-root-ca.crt")["metadata"]
+        c.owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": found["name"], "uid": found["uid"], "controller": True}
+    pod["metadata"]["ownerReferences"] = [c.owner]
+    return pod
+
+
 def status(c, name, container):
     p = c.get("pod", name)
     every = (p or {}).get("status", {}).get("containerStatuses", [])

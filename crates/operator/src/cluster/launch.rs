@@ -43,15 +43,21 @@ pub(crate) async fn look(
         // Read again next time.
         cx.store.drop_map(&format!("{}/{name}", view.namespace));
     }
+    // Why the ConfigMap cannot be written. What is reported is reported all the same: that is when it is needed.
+    let mut blocked: Option<Result<Option<Time>, Error>> = None;
     for step in launch.steps {
+        if blocked.is_some() && !matches!(step, Step::Condition { .. } | Step::Event { .. }) {
+            continue;
+        }
         match step {
-            Step::Create { map, keys } => {
-                if !create(cx, view, &map, keys.iter()).await? {
-                    return Ok(Some(now()));
+            Step::Create { map, keys } => match create(cx, view, &map, keys.iter()).await {
+                Ok(true) => {
+                    cx.metrics.publish_seconds.observe(since.elapsed());
+                    tell_opened(cx, view, &keys);
                 }
-                cx.metrics.publish_seconds.observe(since.elapsed());
-                tell_opened(cx, view, &keys);
-            }
+                Ok(false) => blocked = Some(Ok(Some(now()))),
+                Err(error) => blocked = Some(Err(error)),
+            },
             Step::Replace { map, keys } => {
                 let version = held.as_ref().map(|held| held.version.clone());
                 replace(cx, view, &map, keys.iter(), version).await?;
@@ -59,8 +65,16 @@ pub(crate) async fn look(
             }
             Step::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
-                if !publish(cx, view, &map, keys.iter(), &uid).await? {
-                    return Ok(Some(now() + FOREIGN_AGAIN_MS));
+                match publish(cx, view, &map, keys.iter(), &uid).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        blocked = Some(Ok(Some(now() + FOREIGN_AGAIN_MS)));
+                        continue;
+                    }
+                    Err(error) => {
+                        blocked = Some(Err(error));
+                        continue;
+                    }
                 }
                 cx.metrics.publish_seconds.observe(since.elapsed());
                 // The previous level took from its own key, or the pod's start, until now.
@@ -98,7 +112,7 @@ pub(crate) async fn look(
             }
         }
     }
-    Ok(again)
+    blocked.unwrap_or(Ok(again))
 }
 
 fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
@@ -278,13 +292,16 @@ async fn fail(cx: &Context, view: &PodView, message: &str) -> Result<(), Error> 
 }
 
 async fn condition(cx: &Context, view: &PodView, is_true: bool, message: &str) -> Result<(), Error> {
-    let condition = json!({
+    let mut condition = json!({
         "type": names::LAUNCHED,
         "status": if is_true { "True" } else { "False" },
         "reason": if is_true { "Launched" } else { "LaunchTimeout" },
         "message": message,
-        "lastTransitionTime": seconds(),
     });
+    // Another message is no transition.
+    if view.launched.as_ref().is_none_or(|(was_true, _)| *was_true != is_true) {
+        condition["lastTransitionTime"] = json!(seconds());
+    }
     patch_status(cx, view, json!({"conditions": [condition]})).await
 }
 

@@ -134,8 +134,8 @@ fn tell_verdict(cx: &Context, request: &Request) {
     let done = if request.only_stops() { "stopped" } else { "recreated" };
     let state = |s: &RecreateState| match (s.phase, s.message.as_str()) {
         (Progress::Succeeded, _) => format!("`{}` was {done}", s.name),
-        (_, "") => format!("`{}` was not {done}", s.name),
-        (_, why) => format!("`{}` was not {done}: {why}", s.name),
+        (_, "") => format!("`{}` failed", s.name),
+        (_, why) => format!("`{}` failed: {why}", s.name),
     };
     let states = &request.status.container_recreate_states;
     let is_warning = states.iter().any(|s| s.phase != Progress::Succeeded);

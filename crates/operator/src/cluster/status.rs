@@ -33,6 +33,9 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
     // As in kubectl and the other commands.
     let name = ["pod/", "pods/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+    if let Some((kind, _)) = name.split_once('/') {
+        return Err(Error::Setup(format!("{name} is not a pod but a {kind}; name one of its pods")));
+    }
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
     let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));

@@ -128,7 +128,7 @@ impl Webhook {
         match request["operation"].as_str() {
             Some("UPDATE") => {
                 let author = self.author(request);
-                update(&request["oldObject"], object, author).map(|()| (object.clone(), Vec::new()))
+                update(&request["oldObject"], object, author).map(|object| (object, Vec::new()))
             }
             Some("CREATE") => {
                 if self.agents == Agents::NotInstalled {

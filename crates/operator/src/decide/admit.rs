@@ -411,6 +411,7 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     warn(all(|c| !c.restart_with.is_empty()), "`restart`");
     warn(all(|c| !c.fence.is_empty()), "`fence`");
     warn(all(|c| c.fatal), "`fatal`");
+    warn(overtaking(plan), "not waiting for the init container before");
     warn(all(|c| c.role == Role::Sidecar && c.dialect == Some(Dialect::DependsOn)), "`sidecar`");
     // The terminator stops sidecars in that order.
     if sidecars(pod).count() < 2 {
@@ -423,6 +424,14 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
         warn(all(|c| c.role == Role::Main && c.keeps_alive), "`primary`");
     }
     warnings
+}
+
+/// The init containers that need not wait for the one before them. A kubelet starts them one after the other.
+fn overtaking(plan: &Plan) -> Vec<&str> {
+    let inits: Vec<usize> =
+        (0..plan.containers.len()).filter(|&i| plan.containers[i].place.list == List::Init).collect();
+    let overtakes = |pair: &&[usize]| plan.containers[pair[1]].gates.iter().all(|gate| gate.on != pair[0]);
+    inits.windows(2).filter(overtakes).map(|pair| plan.containers[pair[1]].name.as_str()).collect()
 }
 
 /// Whether the pod uses only the names of the proposal.

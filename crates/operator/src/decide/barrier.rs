@@ -199,6 +199,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
         Map::Foreign => {
             launch.warn("BarrierBlocked", foreign(name));
             launch.look_at(now + FOREIGN_AGAIN_MS);
+            launch.report(view, &waiting, now);
             return launch;
         }
         Map::Missing => {
@@ -306,14 +307,20 @@ impl Launch {
         let name = &view.plan.containers[*container].name;
         let message =
             format!("container `{name}` {waited}, longer than the launch timeout of {}", Span(limit));
+        let said = view.launched.as_ref().filter(|(is_true, _)| !is_true).map(|(_, said)| said.as_str());
+        if said.is_some_and(|said| is_same(said, &message)) {
+            return;
+        }
+        self.steps.push(Step::Condition { is_true: false, message: message.clone() });
         let on = &view.plan.containers[gate.on].name;
-        let said = view
-            .launched
-            .as_ref()
-            .is_some_and(|(is_true, said)| !is_true && said.contains(&format!("`{name}` waits for `{on}`")));
-        if !said {
-            self.steps.push(Step::Condition { is_true: false, message: message.clone() });
+        if !said.is_some_and(|said| said.contains(&format!("`{name}` waits for `{on}`"))) {
             self.warn("LaunchTimeout", message);
         }
     }
+}
+
+/// Whether two sentences differ in numbers at most. Times pass, and writing them down would change the pod and make it be looked at again.
+fn is_same(one: &str, other: &str) -> bool {
+    let words = |text: &str| -> String { text.chars().filter(|c| !c.is_ascii_digit()).collect() };
+    words(one) == words(other)
 }

@@ -22,8 +22,13 @@ use crate::names;
 pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Result<(), Refusal> {
     let order = order_of(pod, sidecars)?;
     let pod = arrange(pod, order, &mut admitted.pod);
+    let before = admitted.pod.clone();
     convert_sidecars(&pod, sidecars, &mut admitted.pod)?;
     admitted.warnings.extend(warnings(&pod, sidecars));
+    if is_applied(&pod) && admitted.pod != before {
+        let text = "kubectl apply cannot be called again for this pod, because its sidecars are moved to initContainers; use kubectl replace --force";
+        admitted.warnings.push(text.to_owned());
+    }
     Ok(())
 }
 
@@ -74,7 +79,12 @@ fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
         && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
     // One that may end for good would end the pod, which sidecars do not keep alive.
     let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
-    if !fits || is_applied(pod) || containers.iter().any(is_own) || host_ports_clash(containers) {
+    if !fits
+        || is_applied(pod)
+        || !is_controlled(pod)
+        || containers.iter().any(is_own)
+        || host_ports_clash(containers)
+    {
         return None;
     }
     let order = levels_as_sidecars(plan)?;
@@ -91,6 +101,11 @@ fn host_ports_clash(containers: &[Container]) -> bool {
         let address = port.host_ip.as_deref().unwrap_or_default();
         !taken.insert((number, port.protocol.as_deref().unwrap_or("TCP"), address))
     })
+}
+
+/// Whether a controller has made the pod. Others (Helm, for example) may compare it with a manifest later, and would find containers moved.
+fn is_controlled(pod: &Pod) -> bool {
+    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
 }
 
 /// Whether a pod was made with `kubectl apply`: it compares the pod with the manifest when it is called again, and would find containers moved.

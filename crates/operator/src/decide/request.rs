@@ -137,14 +137,16 @@ fn ended_for_good(view: &PodView, name: &str) -> Option<RestartPolicy> {
 }
 
 /// Checks an update of a request: its spec and its labels never change (CRR-9). What the operator has written into the
-/// metadata of a request is its own: with another owner or a finalizer its request would be as good as gone.
+/// metadata of a request is its own: with another owner or a finalizer its request would be as good as gone. Returns the request with
+/// what was filled in when it was created: a manifest that is applied again does not have that.
 ///
 /// # Errors
 /// 403 and a message.
-pub fn update(old: &Value, new: &Value, author: Author) -> Result<(), Refusal> {
+pub fn update(old: &Value, new: &Value, author: Author) -> Result<Value, Refusal> {
     let forbidden = |message: String| Err(Refusal::new(403, message));
     let spec = |object: &Value| typed(object).map(|request| request.spec);
-    if spec(old)? != spec(new)? {
+    let out = filled_in(old, new);
+    if spec(old)? != spec(&out)? {
         return forbidden(
             "spec of a container recreate request is immutable; make another request".to_owned(),
         );
@@ -196,7 +198,38 @@ pub fn update(old: &Value, new: &Value, author: Author) -> Result<(), Refusal> {
     {
         return forbidden(format!("annotation {} is immutable once set", names::CRR_UNREADY));
     }
-    Ok(())
+    Ok(out)
+}
+
+/// Fields of a container that are filled in from the pod.
+const FROM_POD: [&str; 3] = ["preStop", "ports", "statusContext"];
+
+/// A request with what the old one has in fields that are filled in and that the new one leaves out.
+fn filled_in(old: &Value, new: &Value) -> Value {
+    type Object = serde_json::Map<String, Value>;
+    let keep = |object: &mut Object, before: &Object, field: &str| {
+        if let (None, Some(value)) = (object.get(field), before.get(field)) {
+            object.insert(field.to_owned(), value.clone());
+        }
+    };
+    let mut out = new.clone();
+    let Some(spec) = out.get_mut("spec").and_then(Value::as_object_mut) else { return out };
+    if let Some(before) = old["spec"]["strategy"].as_object() {
+        let strategy = spec.entry("strategy").or_insert_with(|| json!({})).as_object_mut();
+        if let Some(strategy) = strategy {
+            keep(strategy, before, "failurePolicy");
+            keep(strategy, before, "terminationGracePeriodSeconds");
+        }
+    }
+    let targets = spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten();
+    for target in targets.filter_map(Value::as_object_mut) {
+        let mut all = old["spec"]["containers"].as_array().into_iter().flatten().filter_map(Value::as_object);
+        let before = all.find(|before| before.get("name") == target.get("name"));
+        if let Some(before) = before.filter(|_| FROM_POD.iter().all(|field| !target.contains_key(*field))) {
+            FROM_POD.iter().for_each(|field| keep(target, before, field));
+        }
+    }
+    out
 }
 
 fn is_done(object: &Value) -> bool {

@@ -305,11 +305,21 @@ pub fn hook_done(
     if let Some(state) = states.get_mut(index).filter(|state| state.killed_container_id == id) {
         state.pre_stop_done = true;
         if let Err(error) = result {
-            let short: String = error.chars().take(HOOK_ERROR_MAX).collect();
-            state.pre_stop_error = outrigger_view::safe_text(&short).to_string();
+            state.pre_stop_error = outrigger_view::safe_text(&without_middle(error)).to_string();
         }
     }
     states
+}
+
+/// A description that is too long, without its middle: a runtime's error begins with what was tried, and ends with the cause.
+fn without_middle(text: &str) -> String {
+    let length = text.chars().count();
+    if length <= HOOK_ERROR_MAX {
+        return text.to_owned();
+    }
+    let end = HOOK_ERROR_MAX / 2;
+    let first = text.chars().take(HOOK_ERROR_MAX - end - 1);
+    first.chain(['…']).chain(text.chars().skip(length - end)).collect()
 }
 
 /// Whether an instance whose hook has just been run is stopped although its request has a verdict, or is gone (CRR-E-05): it

@@ -350,7 +350,14 @@ pub(crate) fn makes_native_sidecars_of_levels(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let levels = json!([container("main", &[]), container("first", &[("KRUISE_CONTAINER_PRIORITY", "1")])]);
     let never = pod("levels-of-job", json!({}), levels.clone());
-    create(cluster, &pod("native-levels", json!({}), levels).replace("Never", "Always"));
+    // Others than controllers may compare the pod with their manifest later, as Helm does.
+    create(cluster, &pod("levels-of-nobody", json!({}), levels.clone()).replace("Never", "Always"));
+    map_of(cluster, "levels-of-nobody");
+    let mut owned: Value = serde_json::from_str(&pod("native-levels", json!({}), levels)).expect("a pod");
+    owned["spec"]["restartPolicy"] = json!("Always");
+    owned["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
+    create(cluster, &owned.to_string());
     let made = cluster.get(&["pod", "native-levels"]).expect("the pod");
     assert_eq!(made["spec"]["initContainers"][0]["name"], "first");
     assert_eq!(made["spec"]["initContainers"][0]["restartPolicy"], "Always");

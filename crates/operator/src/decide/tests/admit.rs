@@ -216,6 +216,13 @@ fn graphs_get_keys_of_their_own() {
         assert!(refusal.message.contains(expected), "{refusal}");
     }
     pod["spec"]["initContainers"] = json!([{"name": "first"}, {"name": "second"}]);
+    for (text, is_told) in
+        [("second: none", true), ("second: first completed", false), ("app: db ready", false)]
+    {
+        pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: text});
+        let told = "not waiting for the init container before has no effect in a cluster (second)";
+        assert_eq!(admitted(&pod).warnings.iter().any(|w| w.ends_with(told)), is_told, "{text}");
+    }
     pod["metadata"]["annotations"] = json!({names::DEPENDS_ON: "first: second completed; second: none"});
     let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("the wrong way round");
     assert!(refusal.message.contains("move `second` before it"), "{refusal}");

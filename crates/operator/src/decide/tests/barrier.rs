@@ -351,6 +351,30 @@ fn a_launch_that_hangs_says_for_whom() {
     object["status"]["conditions"] =
         json!([{"type": names::LAUNCHED, "status": "False", "message": message}]);
     assert_eq!(run(&view(object.clone()), &ours("1")).steps, []);
+    // Another reason is written down, without another event; another number is not.
+    let waiting = |reason: &str| {
+        let mut other = object.clone();
+        other["status"]["containerStatuses"][0]["state"] =
+            json!({"waiting": {"reason": reason, "message": "in 10s"}});
+        other
+    };
+    let steps = run(&view(waiting("CrashLoopBackOff")), &ours("1")).steps;
+    let [Step::Condition { is_true: false, message }] = steps.as_slice() else { panic!("{steps:?}") };
+    assert!(message.contains("CrashLoopBackOff"), "{message}");
+    let mut again = waiting("CrashLoopBackOff");
+    again["status"]["conditions"] =
+        json!([{"type": names::LAUNCHED, "status": "False", "message": message.replace("10s", "20s")}]);
+    assert_eq!(run(&view(again), &ours("1")).steps, []);
+    // It is also said where the barrier cannot be made.
+    let mut blocked = object.clone();
+    blocked["status"]["conditions"] = json!([]);
+    for map in [Map::Missing, Map::Foreign] {
+        let steps = run(&view(blocked.clone()), &map).steps;
+        assert!(
+            steps.iter().any(|s| matches!(s, Step::Event { reason: "LaunchTimeout", .. })),
+            "{map:?}: {steps:?}"
+        );
+    }
     // And withdrawn.
     object["status"]["containerStatuses"] = json!([status("a", "ready")]);
     let steps = run(&view(object.clone()), &ours("1")).steps;

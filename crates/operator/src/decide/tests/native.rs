@@ -50,7 +50,7 @@ fn sidecars_become_native() {
 
 #[test]
 fn probes_with_the_values_an_api_server_fills_in_are_the_same() {
-    let mut pod = pod(&[("main", Value::Null), ("proxy", priority("1"))]);
+    let mut pod = controlled(&[("main", Value::Null), ("proxy", priority("1"))]);
     let probes = [
         json!({"httpGet": {"path": "/", "port": 80, "scheme": "HTTP"}, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3, "timeoutSeconds": 1}),
         json!({"tcpSocket": {"port": 80}, "initialDelaySeconds": 5, "successThreshold": 1}),
@@ -110,6 +110,15 @@ fn native_sidecars_keep_their_hooks_and_probes() {
         "{:?}",
         out.warnings
     );
+    // Containers that were moved are a change that kubectl apply refuses to make.
+    let is_told = |pod: &Value| {
+        admitted(pod).warnings.iter().any(|w| w.contains("kubectl apply cannot be called again"))
+    };
+    assert!(!is_told(&pod));
+    let mut applied = pod.clone();
+    applied["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!("{}");
+    assert!(is_told(&applied));
+    assert!(!is_told(&admitted(&applied).pod), "nothing is moved any more");
     // One that tests less: nothing would wait until it is ready.
     pod["spec"]["containers"][1]["startupProbe"] = json!({"exec": {"command": ["true"]}});
     assert!(admit(&pod, SUFFIX, Launch::Barrier).is_err_and(|refusal| refusal.message.contains("not ready")));
@@ -126,6 +135,14 @@ fn priorities_order_the_others_and_sidecars_among_each_other() {
     assert_eq!(names_in(&admitted(&pod).pod, "initContainers"), ["proxy", "log"]);
 }
 
+/// A pod that a controller has made.
+fn controlled(containers: &[(&str, Value)]) -> Value {
+    let mut pod = pod(containers);
+    pod["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
+    pod
+}
+
 /// The names in a list of containers.
 fn names_in(pod: &Value, list: &str) -> Vec<String> {
     let list = pod["spec"][list].as_array().cloned().unwrap_or_default();
@@ -137,6 +154,7 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
     let none = Value::Null;
     let native = |pod: &Value| admit(pod, SUFFIX, Launch::Native).unwrap_or_else(|r| panic!("{r:?}"));
     let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
+    let pod = controlled;
     let three = pod(&[("main", none.clone()), ("log", priority("1")), ("proxy", priority("2"))]);
     let mut probed = pod(&[("main", none.clone()), ("proxy", priority("1")), ("log", priority("1"))]);
     probed["spec"]["containers"][1]["readinessProbe"] = probe.clone();
@@ -186,7 +204,8 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
 #[test]
 fn a_container_that_another_webhook_adds_later_gets_its_place() {
     let native = |pod: &Value| admit(pod, SUFFIX, Launch::Native).unwrap_or_else(|r| panic!("{r:?}")).pod;
-    let mut pod = native(&pod(&[("main", Value::Null), ("low", priority("1")), ("high", priority("9"))]));
+    let mut pod =
+        native(&controlled(&[("main", Value::Null), ("low", priority("1")), ("high", priority("9"))]));
     assert_eq!(names_in(&pod, "initContainers"), ["high", "low"]);
     let added = json!({"name": "added", "image": "i", "env": priority("5")});
     pod["spec"]["containers"].as_array_mut().expect("a list").push(added);
@@ -201,13 +220,18 @@ fn a_container_that_another_webhook_adds_later_gets_its_place() {
 #[test]
 fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
     let probe = json!({"exec": {"command": ["true"]}});
-    let two = pod(&[("main", Value::Null), ("proxy", priority("1"))]);
+    let two = controlled(&[("main", Value::Null), ("proxy", priority("1"))]);
     let with = |change: fn(&mut Value, &Value)| {
         let mut pod = two.clone();
         change(&mut pod, &probe);
         pod
     };
     let rows = [
+        ("no controller: Helm or others", pod(&[("main", Value::Null), ("proxy", priority("1"))])),
+        (
+            "an owner that is no controller",
+            with(|pod, _| pod["metadata"]["ownerReferences"][0]["controller"] = json!(false)),
+        ),
         ("Job", with(|pod, _| pod["spec"]["restartPolicy"] = json!("OnFailure"))),
         ("Job", with(|pod, _| pod["spec"]["restartPolicy"] = json!("Never"))),
         (

@@ -165,9 +165,24 @@ fn what_was_asked_for_does_not_change() {
         let changed = |change: &dyn Fn(&mut Value)| {
             let mut new = old.clone();
             change(&mut new);
-            update(&old, &new, Author::User).map_err(|r| r.code)
+            update(&old, &new, Author::User)
+                .map(|out| assert_eq!(out["spec"], old["spec"]))
+                .map_err(|r| r.code)
         };
         assert_eq!(changed(&|_| {}), Ok(()));
+        // kubectl apply, and replace, of the manifest it was made from: without what was filled in.
+        let as_written = request(version, app())["spec"].clone();
+        assert_eq!(changed(&|r| r["spec"]["containers"] = as_written["containers"].clone()), Ok(()));
+        assert_eq!(changed(&|r| r["spec"] = as_written.clone()), Ok(()));
+        assert_ne!(as_written, old["spec"], "something was filled in");
+        assert_eq!(
+            changed(&|r| r["spec"]["containers"][0]["statusContext"] = json!({"containerID": "x"})),
+            Err(403)
+        );
+        assert_eq!(changed(&|r| r["spec"]["containers"][0]["name"] = json!("other")), Err(403));
+        for nonsense in [json!(null), json!("x"), json!({"containers": "x", "strategy": 1})] {
+            assert!(changed(&|r| r["spec"] = nonsense.clone()).is_err(), "{nonsense}");
+        }
         assert_eq!(
             changed(&|r| r["spec"]["containers"] = json!([1])),
             Err(400),

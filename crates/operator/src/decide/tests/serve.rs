@@ -278,6 +278,11 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
         failed[0].pre_stop_done && failed[0].pre_stop_error == "exit code 7",
         "CRR-40: it is reported, and stopped"
     );
+    // The cause is at the end of a long one.
+    let long = format!("failed to exec: {}: no such file", "runc: ".repeat(100));
+    let error = &hook_done(&hooked, 0, &id, &Err(long))[0].pre_stop_error;
+    assert!(error.starts_with("failed to exec: ") && error.ends_with(": no such file"), "{error}");
+    assert_eq!(error.chars().count(), 200);
     hooked.status.container_recreate_states = hook_done(&hooked, 0, &id, &Ok(()));
     assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });
     // A record about another instance does not apply to this one.
