@@ -18,7 +18,7 @@ use crate::plan::{Dialect, Plan};
 use crate::source::{FieldPath, PodInput};
 
 pub use compare::{Difference, compare};
-pub use lists::{in_order, levels_as_sidecars};
+pub use lists::{in_order, levels_as_sidecars, startup_probe};
 pub use object::apply;
 
 /// One change of a manifest. Paths are relative to the pod and valid at the moment the edit is made, after

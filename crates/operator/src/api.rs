@@ -279,6 +279,14 @@ impl Request {
         self.metadata.labels.as_ref()?.get(name).map(String::as_str)
     }
 
+    /// Removes what nothing here reads: users can write a lot into it, and every request of a node is kept in memory.
+    pub fn trim(&mut self) {
+        self.metadata.owner_references = None;
+        if let Some(annotations) = &mut self.metadata.annotations {
+            annotations.retain(|name, _| name == names::CRR_RESULT_FIRST);
+        }
+    }
+
     /// A condition.
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|c| c.type_ == kind)

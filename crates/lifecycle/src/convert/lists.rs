@@ -77,7 +77,7 @@ pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
             edits.push(Edit::Insert {
                 map: c.place.path(),
                 key: "startupProbe",
-                value: startup(probe),
+                value: startup_probe(probe),
                 after: "readinessProbe",
             });
         }
@@ -182,7 +182,7 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
 
 /// A readiness probe as a startup probe. Default values are not written. It runs every second: the kubelet first runs a startup probe
 /// when a period has passed, but a readiness probe right after the start.
-fn startup(probe: &Probe) -> Value {
+pub fn startup_probe(probe: &Probe) -> Value {
     let mut value = serde_json::to_value(probe).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
         map.remove("successThreshold");

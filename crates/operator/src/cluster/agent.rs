@@ -158,7 +158,8 @@ impl Agent {
             match event {
                 Ok(Event::Init) => told = Some(HashMap::new()),
                 Ok(Event::InitApply(request)) => match request.read() {
-                    Ok(request) => {
+                    Ok(mut request) => {
+                        request.trim();
                         told.get_or_insert_default().insert(key_of(&request), request);
                     }
                     Err(fault) => tracing::warn!(%fault, "ignoring a request that cannot be read"),
@@ -171,7 +172,8 @@ impl Agent {
                     self.page.watching.store(true, Ordering::Relaxed);
                 }
                 Ok(Event::Apply(request)) => match request.read() {
-                    Ok(request) => {
+                    Ok(mut request) => {
+                        request.trim();
                         let pod = pod_of(&request);
                         lock(&self.requests).insert(key_of(&request), request);
                         self.changes.send_replace(());

@@ -14,6 +14,7 @@ use super::controllers::Context;
 use super::store::MapView;
 use super::{Error, has_code, now};
 use crate::decide::barrier::{FOREIGN_AGAIN_MS, Map, Memory, Step, decide, map_name};
+use crate::decide::explain;
 use crate::key::OPEN;
 use crate::names;
 use crate::view::PodView;
@@ -122,7 +123,11 @@ fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
             view.barriers().filter(|(i, b)| b.key == *key && !view.observation.containers[*i].was_run);
         let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
         if !names.is_empty() {
-            cx.events.tell(view, false, "BarrierOpened", &format!("{} may start", names.join(", ")));
+            let mut message = format!("{} may start", names.join(", "));
+            if let Some(next) = explain::next_start(view, keys) {
+                message.push_str(&format!("; {next}"));
+            }
+            cx.events.tell(view, false, "BarrierOpened", &message);
         }
     }
 }

@@ -154,7 +154,8 @@ impl Store {
 
     /// Keeps the newest: the watch may have told what the agent did before the answer to the creation was read here. Taking
     /// the older one would hide that the agent waits, until the request's deadline.
-    pub(crate) fn set_request(&self, name: Name, request: Request) {
+    pub(crate) fn set_request(&self, name: Name, mut request: Request) {
+        request.trim();
         let mut state = self.lock();
         let version =
             |request: &Request| number(request.metadata.resource_version.as_deref().unwrap_or_default());

@@ -17,9 +17,9 @@ use super::reason;
 use super::server::Bodies;
 use super::store::Agents;
 use crate::decide::admit::{Admitted, Launch, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars};
-use crate::decide::request::{Author, Found, check_names, create, update, warnings};
+use crate::decide::request::{Author, Found, check_names, check_size, create, update, warnings};
 use crate::decide::terminate;
-use crate::decide::{Refusal, convert};
+use crate::decide::{Refusal, convert, without_controls};
 use crate::names;
 
 /// The state needed to answer.
@@ -138,12 +138,16 @@ impl Webhook {
                         "no node has an agent that could serve the request: the operator was installed without it",
                     ));
                 }
-                check_names(object, self.author(request))?;
+                let author = self.author(request);
+                check_names(object, author)?;
+                check_size(&Value::Null, object, author)?;
                 let namespace = request["namespace"].as_str().unwrap_or_default();
                 self.check_requester(request, namespace).await?;
                 let (pod, node) = self.find(namespace, object).await?;
                 let warnings = pod.as_ref().map(|pod| warnings(object, pod)).unwrap_or_default();
-                create(object, Found { pod: pod.as_ref(), node }).map(|object| (object, warnings))
+                let object = create(object, Found { pod: pod.as_ref(), node })?;
+                check_size(&Value::Null, &object, author)?;
+                Ok((object, warnings))
             }
             _ => Ok((object.clone(), Vec::new())),
         }
@@ -251,7 +255,7 @@ fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>
     // One line each for the terminal; the API server shortens long and numerous warnings.
     let short = |warning: String| {
         let short: String = warning.chars().take(250).collect();
-        outrigger_view::safe_text(&short).to_string()
+        without_controls(&short)
     };
     Ok((admitted.pod, admitted.warnings.into_iter().take(8).map(short).collect()))
 }

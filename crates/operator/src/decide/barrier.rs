@@ -109,7 +109,7 @@ pub const IGNORED: &str = "the barrier of this pod names a ConfigMap that is not
 /// Why a pod whose barrier's name is taken does not start.
 pub fn foreign(map: &str) -> String {
     format!(
-        "ConfigMap {map} exists and does not belong to this pod; delete it, so that the barrier can be made"
+        "ConfigMap {map} exists and does not belong to this pod; if nothing else uses it, delete it, so that the barrier can be made"
     )
 }
 

@@ -1,5 +1,7 @@
 //! Explains what a pod in a cluster is waiting for, in the same sentences as the rest of Outrigger.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use outrigger_lifecycle::{Gate, Need, Span, State, Time, Wait, explain, rules};
 use serde::Serialize;
@@ -19,7 +21,9 @@ pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String 
         return format!("waits for `{name}` {}: {reason}{message}", need(gate));
     }
     let wait = Wait::Gate { on: gate.on, need: gate.need };
+    // The status of a pod does not tell whether a probe was tried.
     explain(&view.plan, &view.observation, container, wait, now)
+        .replace("probe pending", "probe has not succeeded yet")
 }
 
 fn need(gate: &Gate) -> &'static str {
@@ -62,7 +66,7 @@ pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: T
     (lines, next(view, map, node, past, now))
 }
 
-fn line(view: &PodView, held: &std::collections::BTreeSet<String>, i: usize, now: Time) -> Line {
+fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
     let (plan, c) = (&view.plan.containers[i], &view.containers[i]);
     let barrier = match &c.barrier {
         Some(barrier) if held.contains(&barrier.key) => "open",
@@ -171,12 +175,6 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
         barrier::Map::OfPredecessor => return "the operator replaces the barrier ConfigMap".to_owned(),
         barrier::Map::Ours { keys } => keys,
     };
-    let closed = view.barriers().filter(|(_, b)| !held.contains(&b.key));
-    let waiting: Vec<_> = closed.filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?))).collect();
-    // Of several, one that waits for none of the others is next.
-    let is_next = |i: usize| {
-        barrier::closed_gates(view, i).all(|gate| waiting.iter().all(|(other, ..)| *other != gate.on))
-    };
     let due =
         view.barriers().find(|(i, b)| !held.contains(&b.key) && barrier::closed_gate(view, *i).is_none());
     if let Some((i, barrier)) = due {
@@ -186,17 +184,23 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
             barrier.key, barrier.map
         );
     }
-    match waiting.iter().find(|(i, ..)| is_next(*i)) {
-        None => done(view),
-        Some((i, barrier, closed)) => {
-            let i = *i;
-            let what = match barrier.opens {
-                Opens::Level(level) => format!("level {level}"),
-                Opens::Gates => format!("`{}`", view.plan.containers[i].name),
-            };
-            format!("{what} starts once `{}` is {}", view.plan.containers[closed.on].name, is(closed))
-        }
-    }
+    next_start(view, held).unwrap_or_else(|| done(view))
+}
+
+/// What starts next behind the barrier, and when; `None` if nothing waits for another container.
+pub fn next_start(view: &PodView, held: &BTreeSet<String>) -> Option<String> {
+    let closed = view.barriers().filter(|(_, b)| !held.contains(&b.key));
+    let waiting: Vec<_> = closed.filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?))).collect();
+    // Of several, one that waits for none of the others is next.
+    let is_next = |i: usize| {
+        barrier::closed_gates(view, i).all(|gate| waiting.iter().all(|(other, ..)| *other != gate.on))
+    };
+    let (i, barrier, closed) = waiting.iter().find(|(i, ..)| is_next(*i))?;
+    let what = match barrier.opens {
+        Opens::Level(level) => format!("level {level}"),
+        Opens::Gates => format!("`{}`", view.plan.containers[*i].name),
+    };
+    Some(format!("{what} starts once `{}` is {}", view.plan.containers[closed.on].name, is(closed)))
 }
 
 fn done(view: &PodView) -> String {

@@ -45,8 +45,13 @@ impl Refusal {
         let message = shorten_quotes(message.as_ref());
         let is_long = message.chars().nth(MESSAGE_MAX).is_some();
         let short: String = message.chars().take(MESSAGE_MAX).chain(is_long.then_some('…')).collect();
-        Refusal { code, message: outrigger_view::safe_text(&short).to_string() }
+        Refusal { code, message: without_controls(&short) }
     }
+}
+
+/// A text for the API server, which passes it on: without control characters, and without the colours that are kept in texts of our own.
+pub(crate) fn without_controls(text: &str) -> String {
+    outrigger_view::safe_text(&text.replace('\u{1b}', "\\u001b")).to_string()
 }
 
 /// Shortens what is quoted by "…" or `…`: authors can write values of any length.

@@ -5,7 +5,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use outrigger_lifecycle::convert::{Target, apply, compare, convert, in_order, levels_as_sidecars};
+use outrigger_lifecycle::convert::{
+    Target, apply, compare, convert, in_order, levels_as_sidecars, startup_probe,
+};
 use outrigger_lifecycle::{
     Dialect, FeatureGates, List, Plan, PodInput, RestartPolicy, TerminatorMarks, plan,
 };
@@ -35,6 +37,13 @@ pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Resul
 /// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet itself
 /// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it.
 pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
+    convert_levels(pod, admitted);
+    if is_controlled(pod) {
+        add_startup_probes(&mut admitted.pod);
+    }
+}
+
+fn convert_levels(pod: &Pod, admitted: &mut Admitted) {
     let Ok(planned) = plan_of(pod) else { return };
     let Some(order) = levels_in_order(pod, &planned.plan) else { return };
     let Some(spec) = &pod.spec else { return };
@@ -53,15 +62,27 @@ pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
     }
 }
 
+/// The next level waits until a native sidecar with a priority is ready, also if another webhook has added its readiness probe since an earlier
+/// call.
+fn add_startup_probes(object: &mut Value) {
+    let list = object.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut);
+    for written in list.into_iter().flatten() {
+        let Some(container) = native_sidecar(written).filter(|c| priority(c).is_some()) else { continue };
+        if let (Some(probe), None) = (&container.readiness_probe, &container.startup_probe) {
+            written["startupProbe"] = startup_probe(probe);
+        }
+    }
+}
+
+fn native_sidecar(written: &Value) -> Option<Container> {
+    let is_native = written["restartPolicy"] == "Always";
+    is_native.then(|| serde_json::from_value(written.clone()).ok()).flatten()
+}
+
 /// Puts native sidecars with priorities into their order: some may be from an earlier call, before another webhook added a container.
 fn arrange_levels(object: &mut Value) {
     let Some(list) = object["spec"]["initContainers"].as_array_mut() else { return };
-    let level = |written: &Value| {
-        let is_native = written["restartPolicy"] == "Always";
-        let container =
-            is_native.then(|| serde_json::from_value::<Container>(written.clone()).ok()).flatten()?;
-        priority(&container)
-    };
+    let level = |written: &Value| priority(&native_sidecar(written)?);
     let places: Vec<usize> = (0..list.len()).filter(|&i| level(&list[i]).is_some()).collect();
     let mut sidecars: Vec<Value> = places.iter().map(|&i| list[i].clone()).collect();
     sidecars.sort_by_key(|written| Reverse(level(written)));
@@ -83,7 +104,7 @@ fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
         || is_applied(pod)
         || !is_controlled(pod)
         || containers.iter().any(is_own)
-        || host_ports_clash(containers)
+        || ports_clash(containers)
     {
         return None;
     }
@@ -91,16 +112,17 @@ fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
     Some(order.into_iter().map(|i| plan.containers[i].place.index).collect())
 }
 
-/// Whether two containers ask for the same port of the node. The API server refuses that in `containers`, and does not look for
-/// it in init containers.
-fn host_ports_clash(containers: &[Container]) -> bool {
-    let ports = containers.iter().flat_map(|c| c.ports.iter().flatten());
-    let mut taken = BTreeSet::new();
-    let mut of_node = ports.filter_map(|port| Some((port.host_port?, port)));
-    of_node.any(|(number, port)| {
+/// Whether two containers ask for the same port of the node, which the API server refuses in `containers` and does not look for in init
+/// containers; or give ports the same name, of which a Service takes the first, and those of init containers last.
+fn ports_clash(containers: &[Container]) -> bool {
+    let ports = || containers.iter().flat_map(|c| c.ports.iter().flatten());
+    let (mut taken, mut names) = (BTreeSet::new(), BTreeSet::new());
+    let mut of_node = ports().filter_map(|port| Some((port.host_port?, port)));
+    let is_taken = of_node.any(|(number, port)| {
         let address = port.host_ip.as_deref().unwrap_or_default();
         !taken.insert((number, port.protocol.as_deref().unwrap_or("TCP"), address))
-    })
+    });
+    is_taken || ports().filter_map(|port| port.name.as_deref()).any(|name| !names.insert(name))
 }
 
 /// Whether a controller has made the pod. Others (Helm, for example) may compare it with a manifest later, and would find containers moved.

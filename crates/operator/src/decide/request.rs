@@ -55,6 +55,33 @@ pub fn check_names(object: &Value, author: Author) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The largest request of a user, with what is filled in, in bytes: agents and operator keep every request in memory.
+const REQUEST_MAX: usize = 32 << 10;
+
+/// Checks the size of a user's request, as it is written and as it is filled in. One that is too large already, because it is older
+/// than this limit, may still be changed.
+///
+/// # Errors
+/// 400 and a message.
+pub fn check_size(old: &Value, new: &Value, author: Author) -> Result<(), Refusal> {
+    let size = |object: &Value| {
+        let of = |part: &str| object["metadata"].get(part).map_or(0, |value| value.to_string().len());
+        let metadata: usize =
+            ["annotations", "labels", "finalizers", "ownerReferences"].into_iter().map(of).sum();
+        metadata + object["spec"].to_string().len()
+    };
+    let (before, now) = (size(old), size(new));
+    if author == Author::Operator || now <= REQUEST_MAX.max(before) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        400,
+        format!(
+            "the request has {now} bytes, with the preStop hooks of its containers; at most {REQUEST_MAX} are allowed"
+        ),
+    ))
+}
+
 /// Checks a new request and fills it in (CRR-10 to CRR-15).
 ///
 /// # Errors
@@ -146,6 +173,7 @@ pub fn update(old: &Value, new: &Value, author: Author) -> Result<Value, Refusal
     let forbidden = |message: String| Err(Refusal::new(403, message));
     let spec = |object: &Value| typed(object).map(|request| request.spec);
     let out = filled_in(old, new);
+    check_size(old, &out, author)?;
     if spec(old)? != spec(&out)? {
         return forbidden(
             "spec of a container recreate request is immutable; make another request".to_owned(),

@@ -81,7 +81,7 @@ fn the_helm_chart_says_the_same() {
                 "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | replace \"/var/run/\" \"/run/\" | quote }}{{ end }}",
                 "",
             )
-            .replace("{{ .Values.image }}", IMAGE)
+            .replace("{{ .Values.image | quote }}", IMAGE)
             .replace("{{ .Values.replicas }}", "2")
             .replace("{{ .Values.failurePolicy }}", "Fail");
         assert_eq!(&plain, text, "{name}");

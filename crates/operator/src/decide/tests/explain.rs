@@ -132,7 +132,22 @@ fn of_several_that_wait_the_first_to_start_is_next() {
         "status": {"phase": "Pending", "containerStatuses": [status("net", "not-ready")]},
     });
     let none = Map::Ours { keys: Default::default() };
+    let view = PodView::always(&pod(chain.clone()), NOW).expect("a pod");
+    assert_eq!(
+        explain::next_start(&view, &Default::default()).as_deref(),
+        Some("`db` starts once `net` is ready")
+    );
+    assert_eq!(explain::next_start(&view, &["g_db".to_owned(), "g_app".to_owned()].into()), None);
     assert_eq!(explained(chain, &none, &[]).1, "`db` starts once `net` is ready");
+    // A pod's status does not tell whether a probe has failed or was not tried yet.
+    let mut running = levels(json!([status("sidecar", "running")]));
+    running["status"]["containerStatuses"][0]["ready"] = json!(false);
+    running["spec"]["containers"][1]["readinessProbe"] = json!({"exec": {"command": ["true"]}});
+    let first = explained(running, &Map::Ours { keys: ["p_1".to_owned()].into() }, &[]).0[0].clone();
+    assert!(
+        first.contains("`sidecar` to be ready: readiness probe has not succeeded yet; waiting"),
+        "{first}"
+    );
     // A key that was published stays so, and its container starts, even if the one it has waited for is no longer ready.
     let both = Map::Ours { keys: ["p_1".to_owned(), "p_0".to_owned()].into() };
     let (lines, next) = explained(
@@ -152,7 +167,7 @@ fn of_several_that_wait_the_first_to_start_is_next() {
     );
     assert_eq!(
         explained(levels(json!([])), &Map::Foreign, &[]).1,
-        "nothing: ConfigMap pod-barrier exists and does not belong to this pod; delete it, so that the barrier can be made"
+        "nothing: ConfigMap pod-barrier exists and does not belong to this pod; if nothing else uses it, delete it, so that the barrier can be made"
     );
     let mut unscheduled = levels(json!([]));
     unscheduled["spec"]["nodeName"] = json!("");

@@ -46,6 +46,10 @@ fn sidecars_become_native() {
         assert_eq!(refusal.code, 422);
         assert!(refusal.message.contains(expected), "{refusal}");
     }
+    // What an author writes does not control a terminal, nor colour what is said.
+    pod["metadata"]["annotations"] = json!({names::SIDECARS: "a\u{1b}[31m\u{202e}"});
+    let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("no such container");
+    assert!(refusal.message.contains("`a\\u001b[31m\\u202e`"), "{refusal}");
 }
 
 #[test]
@@ -215,6 +219,14 @@ fn a_container_that_another_webhook_adds_later_gets_its_place() {
     assert_eq!(names_in(&pod, "initContainers"), ["own", "high", "added", "low"]);
     assert_eq!(names_in(&pod, "containers"), ["main"]);
     assert_eq!(pod["spec"]["initContainers"][3]["env"], priority("1"), "what its author wrote stays");
+    // A probe that another webhook adds is waited for, too.
+    let mut pod = pod;
+    let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
+    pod["spec"]["initContainers"][0]["readinessProbe"] = probe.clone();
+    pod["spec"]["initContainers"][3]["readinessProbe"] = probe.clone();
+    let pod = native(&pod);
+    assert_eq!(pod["spec"]["initContainers"][3]["startupProbe"]["exec"], probe["exec"]);
+    assert_eq!(pod["spec"]["initContainers"][0].get("startupProbe"), None, "this one was always native");
 }
 
 #[test]
@@ -291,6 +303,15 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
             with(|pod, _| {
                 for c in pod["spec"]["containers"].as_array_mut().expect("a list") {
                     c["ports"] = json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]);
+                }
+            }),
+        ),
+        (
+            "two ports of one name, of which a Service takes the first",
+            with(|pod, _| {
+                for (i, c) in pod["spec"]["containers"].as_array_mut().expect("a list").iter_mut().enumerate()
+                {
+                    c["ports"] = json!([{"containerPort": 80 + i, "name": "http"}]);
                 }
             }),
         ),

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::decide::request::{Author, Found, check_names, create, update, warnings};
+use crate::decide::request::{Author, Found, check_names, check_size, create, update, warnings};
 use crate::decide::terminate::Node;
 use crate::names;
 
@@ -155,6 +155,29 @@ fn a_field_of_the_wrong_type_is_named() {
     let refusal =
         create(&wrong, Found { pod: Some(&pod()), node: Some(Node::Machine) }).expect_err("no number");
     assert!(refusal.message.contains("spec.strategy.minStartedSeconds"), "{}", refusal.message);
+}
+
+#[test]
+fn requests_have_a_size_that_many_of_them_can_have() {
+    let with = |field: &str, value: Value| {
+        let mut object = request("v1beta1", app());
+        object["metadata"][field] = value;
+        object
+    };
+    let long = "x".repeat(40_000);
+    let large = with("annotations", json!({"junk": long}));
+    let none = Value::Null;
+    for object in
+        [large.clone(), with("finalizers", json!([long])), with("ownerReferences", json!([{"name": long}]))]
+    {
+        let refusal = check_size(&none, &object, Author::User).expect_err("too large");
+        assert!(refusal.code == 400 && refusal.message.contains("at most 32768"), "{refusal}");
+    }
+    assert_eq!(check_size(&none, &request("v1beta1", app()), Author::User), Ok(()));
+    assert_eq!(check_size(&none, &large, Author::Operator), Ok(()), "a Job's sidecar is always stopped");
+    let small = with("annotations", json!({}));
+    assert!(update(&small, &large, Author::User).is_err_and(|r| r.code == 400), "nor does it grow");
+    assert!(update(&large, &large, Author::User).is_ok() && update(&large, &small, Author::User).is_ok());
 }
 
 #[test]
