@@ -492,6 +492,19 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let patch = json!({"spec": {"podName": "other"}}).to_string();
     let changed = cluster.kubectl(&["patch", "crr", "old", "--type=merge", "-p", &patch]);
     assert!(String::from_utf8_lossy(&changed.stderr).contains("immutable"), "{changed:?}");
+    // A manifest can be applied again, though fields were filled in; and no request grows until agents cannot keep it.
+    let waits = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 60});
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("request.json");
+    std::fs::write(&file, request("again", "v1beta1", waits)).expect("a file");
+    for _ in 0..2 {
+        let applied = cluster.kubectl(&["apply", "-f", file.to_str().expect("a path")]);
+        assert!(applied.status.success(), "{applied:?}");
+    }
+    let junk = format!("junk={}", "x".repeat(40_000));
+    let grown = cluster.kubectl(&["annotate", "crr", "again", &junk]);
+    assert!(String::from_utf8_lossy(&grown.stderr).contains("at most 32768 are allowed"), "{grown:?}");
+    cluster.kubectl(&["delete", "crr", "again"]);
     // CRR-25: a pod with the readiness gate becomes ready without a request.
     let mut gated: Value =
         serde_json::from_str(&pod("gated", json!({}), json!([container("a", &[])]))).expect("JSON");
