@@ -53,6 +53,8 @@ pub struct Options {
     pub any_requester: bool,
     /// How containers of several launch priorities are ordered.
     pub launch: Launch,
+    /// Operator and agent write their logs as JSON.
+    pub json_logs: bool,
     /// Call the webhook at this address instead of by its Service: for operators that run outside the cluster.
     pub webhook_url: Option<String>,
 }
@@ -67,6 +69,7 @@ impl Default for Options {
             cri_endpoint: None,
             any_requester: false,
             launch: Launch::Barrier,
+            json_logs: false,
             webhook_url: None,
         }
     }
@@ -185,13 +188,19 @@ fn fill_in(document: &str, options: &Options) -> String {
     if options.launch == Launch::Native {
         more.push_str(", --launch=native");
     }
-    text = text.replacen("args: [operator, run]", &format!("args: [operator, run{more}]"), 1);
+    let mut of_agent = String::new();
     if let Some(endpoint) = &options.cri_endpoint {
         // The same directory, and the one that is mounted.
         let endpoint = endpoint.replacen("/var/run/", "/run/", 1);
-        let health = "\"127.0.0.1:10221\"";
-        text = text.replacen(&format!("{health}]"), &format!("{health}, \"--cri-endpoint={endpoint}\"]"), 1);
+        of_agent.push_str(&format!(", \"--cri-endpoint={endpoint}\""));
     }
+    if options.json_logs {
+        more.push_str(", --log-format=json");
+        of_agent.push_str(", --log-format=json");
+    }
+    text = text.replacen("args: [operator, run]", &format!("args: [operator, run{more}]"), 1);
+    let health = "\"127.0.0.1:10221\"";
+    text = text.replacen(&format!("{health}]"), &format!("{health}{of_agent}]"), 1);
     if let Some(url) = &options.webhook_url {
         text = by_url(&text, url);
     }

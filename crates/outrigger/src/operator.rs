@@ -84,6 +84,9 @@ struct Install {
     /// How containers of several launch priorities are started one after the other.
     #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
     launch: Order,
+    /// How log lines of operator and agent are written.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
+    log_format: LogFormat,
     /// Have the API server call the webhook at this address: for an operator and agents outside the cluster, so the manifests
     /// have no Deployment and no DaemonSet.
     #[arg(long, value_name = "URL")]
@@ -260,6 +263,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         cri_endpoint: args.cri_endpoint,
         any_requester: args.any_requester,
         launch: args.launch.into(),
+        json_logs: args.log_format == LogFormat::Json,
         webhook_url: args.webhook_url,
     };
     options.check().map_err(|problem| Failure::Input(anyhow::anyhow!(problem)))?;

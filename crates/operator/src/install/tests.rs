@@ -38,12 +38,16 @@ fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
         cri_endpoint: Some(endpoint),
         any_requester: true,
         launch: Launch::Native,
+        json_logs: true,
         ..Options::default()
     };
     assert_eq!(options.check(), Ok(()));
     let text = all(&options);
-    assert!(text.contains("args: [operator, run, --any-requester, --launch=native]"), "{text}");
-    let agent = "\"127.0.0.1:10221\", \"--cri-endpoint=unix:///run/k3s/containerd/containerd.sock\"]";
+    assert!(
+        text.contains("args: [operator, run, --any-requester, --launch=native, --log-format=json]"),
+        "{text}"
+    );
+    let agent = "\"127.0.0.1:10221\", \"--cri-endpoint=unix:///run/k3s/containerd/containerd.sock\", --log-format=json]";
     assert!(text.contains(agent), "{text}");
     let endpoint = "/var/run/crio/crio.sock".to_owned();
     let options = Options { cri_endpoint: Some(endpoint), ..Options::default() };
@@ -77,6 +81,7 @@ fn the_helm_chart_says_the_same() {
             .replace("{{ if not .Values.agent.enabled }}, --without-agent{{ end }}", "")
             .replace("{{ if .Values.anyRequester }}, --any-requester{{ end }}", "")
             .replace("{{ if eq .Values.launch \"native\" }}, --launch=native{{ end }}", "")
+            .replace("{{ if eq .Values.logFormat \"json\" }}, --log-format=json{{ end }}", "")
             .replace(
                 "{{ with .Values.agent.criEndpoint }}, {{ printf \"--cri-endpoint=%s\" . | replace \"/var/run/\" \"/run/\" | quote }}{{ end }}",
                 "",

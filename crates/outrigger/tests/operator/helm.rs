@@ -63,7 +63,7 @@ fn objects(yaml: &str) -> BTreeMap<String, Value> {
 fn the_chart_renders_what_install_prints() {
     let socket = "unix:///var/run/crio/crio.sock";
     let with_socket = format!("agent.criEndpoint={socket}");
-    let rows: [(&str, &[&str], &[&str]); 7] = [
+    let rows: [(&str, &[&str], &[&str]); 8] = [
         ("outrigger-system", &[], &[]),
         ("platform", &["image=registry.example/o:1"], &["--image", "registry.example/o:1"]),
         ("platform", &["failurePolicy=Ignore"], &["--failure-policy", "ignore"]),
@@ -72,6 +72,7 @@ fn the_chart_renders_what_install_prints() {
         ("platform", &[&with_socket], &["--cri-endpoint", socket]),
         ("platform", &["anyRequester=true"], &["--any-requester"]),
         ("platform", &["launch=native"], &["--launch", "native"]),
+        ("platform", &["logFormat=json"], &["--log-format", "json"]),
     ];
     for (namespace, values, options) in rows {
         let (rendered, chart) = template(namespace, values);
@@ -92,6 +93,7 @@ fn the_chart_refuses_bad_values() {
     for (value, named) in [
         ("failurePolicy=ignore", "failurePolicy"),
         ("launch=fast", "launch"),
+        ("logFormat=xml", "logFormat"),
         ("replicas=0", "replicas"),
         ("image=", "image"),
         ("image=a b", "image"),
