@@ -51,14 +51,13 @@ pub(crate) async fn look(
             continue;
         }
         match step {
-            Step::Create { map, keys } => match create(cx, view, &map, keys.iter()).await {
-                Ok(true) => {
+            Step::Create { map, keys } => {
+                blocked = unwritten(create(cx, view, &map, keys.iter()).await, 0);
+                if blocked.is_none() {
                     cx.metrics.publish_seconds.observe(since.elapsed());
                     tell_opened(cx, view, &keys);
                 }
-                Ok(false) => blocked = Some(Ok(Some(now()))),
-                Err(error) => blocked = Some(Err(error)),
-            },
+            }
             Step::Replace { map, keys } => {
                 let version = held.as_ref().map(|held| held.version.clone());
                 replace(cx, view, &map, keys.iter(), version).await?;
@@ -66,16 +65,9 @@ pub(crate) async fn look(
             }
             Step::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
-                match publish(cx, view, &map, keys.iter(), &uid).await {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        blocked = Some(Ok(Some(now() + FOREIGN_AGAIN_MS)));
-                        continue;
-                    }
-                    Err(error) => {
-                        blocked = Some(Err(error));
-                        continue;
-                    }
+                blocked = unwritten(publish(cx, view, &map, keys.iter(), &uid).await, FOREIGN_AGAIN_MS);
+                if blocked.is_some() {
+                    continue;
                 }
                 cx.metrics.publish_seconds.observe(since.elapsed());
                 // The previous level took from its own key, or the pod's start, until now.
@@ -114,6 +106,15 @@ pub(crate) async fn look(
         }
     }
     blocked.unwrap_or(Ok(again))
+}
+
+/// The result of a look in which the ConfigMap could not be written: an error, or another look after this many milliseconds.
+fn unwritten(written: Result<bool, Error>, again_ms: u64) -> Option<Result<Option<Time>, Error>> {
+    match written {
+        Ok(true) => None,
+        Ok(false) => Some(Ok(Some(now() + again_ms))),
+        Err(error) => Some(Err(error)),
+    }
 }
 
 fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {

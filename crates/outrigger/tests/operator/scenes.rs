@@ -351,8 +351,8 @@ pub(crate) fn makes_native_sidecars_of_levels(stage: &mut Stage) {
     let levels = json!([container("main", &[]), container("first", &[("KRUISE_CONTAINER_PRIORITY", "1")])]);
     let never = pod("levels-of-job", json!({}), levels.clone());
     // Others than controllers may compare the pod with their manifest later, as Helm does.
-    create(cluster, &pod("levels-of-nobody", json!({}), levels.clone()).replace("Never", "Always"));
-    map_of(cluster, "levels-of-nobody");
+    create(cluster, &pod("levels-of-bare-pod", json!({}), levels.clone()).replace("Never", "Always"));
+    map_of(cluster, "levels-of-bare-pod");
     let mut owned: Value = serde_json::from_str(&pod("native-levels", json!({}), levels)).expect("a pod");
     owned["spec"]["restartPolicy"] = json!("Always");
     owned["metadata"]["ownerReferences"] =
