@@ -362,6 +362,82 @@ fn small_image() -> (Vec<u8>, Vec<u8>, String) {
     (manifest.into_bytes(), config.into_bytes(), layer)
 }
 
+/// CVE-2021-41190: one digest, and two images, depending on who reads it.
+#[tokio::test]
+async fn ambiguous_manifests_are_refused() {
+    const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    let (manifest, _, _) = small_image();
+    let plain: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let changed = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut document = plain.clone();
+        change(&mut document);
+        document
+    };
+    let with_manifests = changed(&|document| document["manifests"] = json!([]));
+    let says_index = changed(&|document| document["mediaType"] = json!(INDEX));
+    for (document, content_type) in [(&with_manifests, MANIFEST), (&says_index, MANIFEST), (&plain, INDEX)] {
+        let bytes = document.to_string().into_bytes();
+        let (port, asked) = server(Ipv4Addr::LOCALHOST, move |_, _| {
+            (response("200 OK", &format!("Content-Type: {content_type}\r\n"), &bytes), false)
+        })
+        .await;
+        let text = pulled(port).await;
+        assert!(text.contains("the image manifest is ambiguous"), "{text}");
+        let blobs = asked.lock().unwrap().iter().filter(|head| head.contains("/blobs/")).count();
+        assert_eq!(blobs, 0, "nothing of it was fetched");
+    }
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    for (document, announced) in [(&with_manifests, MANIFEST), (&says_index, MANIFEST), (&plain, INDEX)] {
+        let mut layout = OciLayout::new(dir.path().join("layout"));
+        let descriptor = layout.blob(announced, document.to_string().as_bytes());
+        layout.tag(descriptor, "t");
+        let text = failure(&store, format!("oci:{}:t", layout.dir.display())).await;
+        assert!(text.contains("the image manifest is ambiguous"), "{text}");
+        let archive = dir.path().join("layout.tar");
+        let at = layout.dir.to_str().unwrap();
+        run("tar", &["-cf", archive.to_str().unwrap(), "-C", at, "index.json", "oci-layout", "blobs"]);
+        let text = failure(&store, format!("oci-archive:{}:t", archive.display())).await;
+        assert!(text.contains("the image manifest is ambiguous"), "{text}");
+    }
+}
+
+/// OCI allows documents without a media type of their own.
+#[tokio::test]
+async fn an_image_of_many_platforms_needs_no_media_types() {
+    let layer = Layer::new().file("file", "x").gzip();
+    let config = json!({"architecture": this_architecture(), "os": "linux", "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]}});
+    let config = config.to_string().into_bytes();
+    let manifest = json!({"schemaVersion": 2,
+        "config": {"digest": sha256(&config), "size": config.len()},
+        "layers": [{"digest": sha256(&layer.bytes), "size": layer.bytes.len()}]});
+    let manifest = manifest.to_string().into_bytes();
+    let entry = json!({"digest": sha256(&manifest), "size": manifest.len(),
+        "platform": {"os": "linux", "architecture": this_architecture()}});
+    let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string().into_bytes();
+    let digest = sha256(&manifest);
+    for content_type in ["", "Content-Type: text/plain; charset=utf-8\r\n"] {
+        let (config, manifest, index, digest, layer) =
+            (config.clone(), manifest.clone(), index.clone(), digest.clone(), layer.clone());
+        let (port, _) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+            let body = match path {
+                _ if path.ends_with(&digest) => &manifest,
+                _ if path.contains("/manifests/") => &index,
+                _ if path.ends_with(&sha256(&config)) => &config,
+                _ => &layer.bytes,
+            };
+            (response("200 OK", content_type, body), false)
+        })
+        .await;
+        let dir = tempfile::tempdir().unwrap();
+        let store = ImageStore::open(&dir.path().join("state")).unwrap();
+        ensure(&store, format!("127.0.0.1:{port}/app:v1")).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_layer_is_not_larger_than_its_manifest_says() {
     let (port, _) = server(Ipv4Addr::LOCALHOST, |path, _| {

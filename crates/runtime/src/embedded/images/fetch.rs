@@ -18,7 +18,8 @@ use super::fault::{Doing, Fault};
 use super::limits::{Budget, ImageLimits};
 use super::local::{self, LocalImage};
 use super::model::{
-    CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
+    Announced, CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest,
+    choose_platform,
 };
 use super::progress::Progress;
 use super::reference::{Name, Source};
@@ -131,7 +132,7 @@ impl Fetcher {
         let Some(bytes) = self.store.read_blob(&digest)? else {
             return Ok(None);
         };
-        let Ok(Document::Manifest(manifest)) = Document::parse(&bytes) else {
+        let Ok(Document::Manifest(manifest)) = Document::parse(&bytes, &[]) else {
             return Ok(None);
         };
         let Some(bytes) = self.store.read_blob(&manifest.config.digest)? else {
@@ -408,13 +409,17 @@ fn rootfs(reference: &str, path: &std::path::Path) -> Result<Image, Fault> {
 
 /// The manifest a name leads to, through indexes.
 async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, Vec<u8>, Manifest), Fault> {
-    let (mut bytes, mut digest) = registry.manifest(name, MANIFEST_SIZE_MAX).await?;
+    let mut served = registry.manifest(name, MANIFEST_SIZE_MAX).await?;
+    let mut named_by: Option<Descriptor> = None;
     for _ in 0..4 {
-        match Document::parse(&bytes)? {
-            Document::Manifest(manifest) => return Ok((digest, bytes, manifest)),
+        let mut announced = vec![Announced::by_registry(&served.content_type)];
+        announced.extend(named_by.as_ref().map(Announced::by_index));
+        match Document::parse(&served.bytes, &announced)? {
+            Document::Manifest(manifest) => return Ok((served.digest, served.bytes, manifest)),
             Document::Index(entries) => {
-                let entry = choose_platform(&entries)?;
-                (bytes, digest) = registry.manifest(&entry.digest.to_string(), MANIFEST_SIZE_MAX).await?;
+                let entry = choose_platform(&entries)?.clone();
+                served = registry.manifest(&entry.digest.to_string(), MANIFEST_SIZE_MAX).await?;
+                named_by = Some(entry);
             }
         }
     }

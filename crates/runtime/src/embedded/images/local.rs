@@ -15,7 +15,8 @@ use super::digest::Digest;
 use super::fault::{Doing, Fault};
 use super::limits::{Budget, Counted, Metered};
 use super::model::{
-    CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest, choose_platform,
+    Announced, CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest,
+    choose_platform,
 };
 use super::reference::{Local, Name, Source};
 use super::store::Store;
@@ -331,7 +332,7 @@ fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     let index = files
         .read(Path::new("index.json"), MANIFEST_SIZE_MAX)?
         .ok_or_else(|| Fault::new(format!("{at} is not an OCI image layout: it has no index.json")))?;
-    let Document::Index(entries) = Document::parse(&index)? else {
+    let Document::Index(entries) = Document::parse(&index, &[])? else {
         return Err(Fault::new(format!(
             "{at} is not an OCI image layout: its index.json lists no manifests"
         )));
@@ -339,7 +340,8 @@ fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     let mut descriptor = choose_tag(&entries, local)?.clone();
     // An index may refer to another; tools write two levels.
     for _ in 0..4 {
-        match Document::parse(&files.blob(&descriptor, MANIFEST_SIZE_MAX)?)? {
+        let bytes = files.blob(&descriptor, MANIFEST_SIZE_MAX)?;
+        match Document::parse(&bytes, &[Announced::by_index(&descriptor)])? {
             Document::Index(entries) => descriptor = choose_platform(&entries)?.clone(),
             Document::Manifest(Manifest { config, layers }) => {
                 let parsed = ConfigFile::parse(&files.blob(&config, CONFIG_SIZE_MAX)?, layers.len())?;

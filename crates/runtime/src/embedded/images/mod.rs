@@ -163,7 +163,7 @@ pub(crate) fn fuzz_layer(bytes: &[u8], dir: &Path) {
 
 /// Reads any bytes as the documents of an image.
 pub(crate) fn fuzz_documents(bytes: &[u8]) {
-    if let Ok(document) = model::Document::parse(bytes) {
+    if let Ok(document) = model::Document::parse(bytes, &[]) {
         match document {
             model::Document::Index(entries) => drop(model::choose_platform(&entries)),
             model::Document::Manifest(manifest) => {

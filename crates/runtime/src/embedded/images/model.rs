@@ -1,9 +1,11 @@
 //! The documents of an image: index, manifest, configuration. Only the fields used here, and lenient about
 //! the rest, since both OCI's and Docker's formats occur.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::digest::Digest;
 use super::fault::{Fault, said};
@@ -16,11 +18,15 @@ pub(super) const CONFIG_SIZE_MAX: u64 = 16 << 20;
 /// More than any builder creates, and than overlayfs mounts.
 const LAYERS_MAX: usize = 500;
 
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+
 /// Accepted media types, best first.
-pub(super) const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
-     application/vnd.oci.image.manifest.v1+json, \
-     application/vnd.docker.distribution.manifest.list.v2+json, \
-     application/vnd.docker.distribution.manifest.v2+json";
+pub(super) fn manifest_types() -> String {
+    [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ")
+}
 
 /// Points at a blob.
 #[derive(Debug, Clone, Deserialize)]
@@ -32,7 +38,7 @@ pub(super) struct Descriptor {
     pub(super) size: u64,
     pub(super) platform: Option<Platform>,
     #[serde(default)]
-    pub(super) annotations: Option<std::collections::BTreeMap<String, String>>,
+    pub(super) annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -59,42 +65,157 @@ pub(super) enum Document {
     Index(Vec<Descriptor>),
 }
 
-impl Document {
-    /// Parses either. The document's structure decides, not the media type it was served with.
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Any {
-            schema_version: Option<u32>,
-            config: Option<Descriptor>,
-            layers: Option<Vec<Descriptor>>,
-            manifests: Option<Vec<Descriptor>>,
-        }
-        let any: Any = serde_json::from_slice(bytes)
-            .map_err(|error| Fault::new(format!("the image manifest cannot be read: {error}")))?;
-        match (any.config, any.manifests) {
-            (_, Some(manifests)) => Ok(Document::Index(manifests)),
-            (Some(config), None) => {
-                let layers = any.layers.unwrap_or_default();
-                if layers.len() > LAYERS_MAX {
-                    return Err(too_many_layers(layers.len()));
-                }
-                if let Some(layer) = layers.iter().find(|layer| layer.media_type.ends_with("+encrypted")) {
-                    return Err(Fault::new(format!(
-                        "layer {} is encrypted, which is not supported",
-                        layer.digest
-                    )));
-                }
-                Ok(Document::Manifest(Manifest { config, layers }))
-            }
-            (None, None) if any.schema_version == Some(1) => Err(Fault::new(
-                "the image has the Docker schema 1 format, which is no longer supported; push it again with a current tool",
-            )),
-            (None, None) => {
-                Err(Fault::new("the document under this name is neither an image manifest nor an index"))
-            }
+/// The media type somebody else gave to a document: a registry's `Content-Type`, or the index that names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Announced<'a> {
+    pub(super) by: &'static str,
+    pub(super) media_type: &'a str,
+}
+
+impl<'a> Announced<'a> {
+    /// The type an index gives for one of its entries.
+    pub(super) fn by_index(entry: &'a Descriptor) -> Self {
+        Announced { by: "the index", media_type: &entry.media_type }
+    }
+
+    /// The type an HTTP response has.
+    pub(super) fn by_registry(content_type: &'a str) -> Self {
+        Announced { by: "the registry", media_type: content_type }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Manifest,
+    Index,
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Manifest => "an image manifest",
+            Shape::Index => "an index",
         }
     }
+
+    /// The shape that a media type stands for. `None`: the type says nothing, as with plain files on a web
+    /// server.
+    fn of(media_type: &str) -> Result<Option<Self>, Fault> {
+        match media_type {
+            OCI_MANIFEST | DOCKER_MANIFEST => Ok(Some(Shape::Manifest)),
+            OCI_INDEX | DOCKER_INDEX => Ok(Some(Shape::Index)),
+            "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain" => {
+                Ok(None)
+            }
+            other => Err(Fault::new(format!(
+                "the document under this name has the media type {}, which is not that of an image",
+                said(other)
+            ))),
+        }
+    }
+}
+
+/// The fields that decide what a document is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    schema_version: Option<u32>,
+    media_type: Option<String>,
+    config: Option<Descriptor>,
+    layers: Option<Vec<Descriptor>>,
+    manifests: Option<Vec<Descriptor>>,
+    #[serde(rename = "fsLayers")]
+    fs_layers: Option<IgnoredAny>,
+}
+
+const FIELD_NAMES: [&str; 6] = ["schemaVersion", "mediaType", "config", "layers", "manifests", "fsLayers"];
+
+impl Document {
+    /// Parses either. All that is said about the document must agree: its fields, its own media type, and
+    /// the types that others announced. Otherwise two programs could see two images under one digest
+    /// (CVE-2021-41190).
+    pub(super) fn parse(bytes: &[u8], announced: &[Announced<'_>]) -> Result<Self, Fault> {
+        let unreadable = |error| Fault::new(format!("the image manifest cannot be read: {error}"));
+        // Programs in Go take names in any case, and the last of several.
+        let names: BTreeMap<String, IgnoredAny> = serde_json::from_slice(bytes).map_err(unreadable)?;
+        for name in names.keys() {
+            if FIELD_NAMES.iter().any(|field| field != name && field.eq_ignore_ascii_case(name)) {
+                return Err(ambiguous(&format!("it has a field {}", said(name))));
+            }
+        }
+        let fields: Fields = serde_json::from_slice(bytes).map_err(unreadable)?;
+        let shape = fields.shape()?;
+        let own = fields.media_type.as_deref().unwrap_or_default();
+        let own = Announced { by: "its own mediaType", media_type: own };
+        let mut said_types: Vec<(Announced<'_>, String)> = Vec::new();
+        for one in [own].iter().chain(announced) {
+            let media_type = bare(one.media_type);
+            let Some(meant) = Shape::of(&media_type)? else { continue };
+            if meant != shape {
+                let (is, says) = (shape.name(), meant.name());
+                return Err(ambiguous(&format!("its fields are those of {is}, but {} says {says}", one.by)));
+            }
+            if let Some((other, different)) = said_types.iter().find(|(_, other)| *other != media_type) {
+                return Err(ambiguous(&format!(
+                    "{} says {different}, but {} says {media_type}",
+                    other.by, one.by
+                )));
+            }
+            said_types.push((*one, media_type));
+        }
+        fields.document(shape)
+    }
+}
+
+impl Fields {
+    fn shape(&self) -> Result<Shape, Fault> {
+        let is_manifest = self.config.is_some() || self.layers.is_some();
+        match (is_manifest, self.manifests.is_some(), self.fs_layers.is_some()) {
+            (true, true, _) => Err(ambiguous(
+                "it has the fields of an image manifest (config, layers) and of an index (manifests)",
+            )),
+            (true, _, true) | (_, true, true) => {
+                Err(ambiguous("it has fields of the Docker schema 1 format (fsLayers) and of a newer one"))
+            }
+            (true, false, false) => Ok(Shape::Manifest),
+            (false, true, false) => Ok(Shape::Index),
+            (false, false, _) if self.schema_version == Some(1) => Err(Fault::new(
+                "the image has the Docker schema 1 format, which is no longer supported; push it again with a current tool",
+            )),
+            (false, false, _) => Err(neither()),
+        }
+    }
+
+    fn document(self, shape: Shape) -> Result<Document, Fault> {
+        if shape == Shape::Index {
+            return Ok(Document::Index(self.manifests.unwrap_or_default()));
+        }
+        let config = self.config.ok_or_else(neither)?;
+        let layers = self.layers.unwrap_or_default();
+        if layers.len() > LAYERS_MAX {
+            return Err(too_many_layers(layers.len()));
+        }
+        if let Some(layer) = layers.iter().find(|layer| layer.media_type.ends_with("+encrypted")) {
+            return Err(Fault::new(format!("layer {} is encrypted, which is not supported", layer.digest)));
+        }
+        Ok(Document::Manifest(Manifest { config, layers }))
+    }
+}
+
+/// A media type without its parameters.
+fn bare(media_type: &str) -> String {
+    media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+fn neither() -> Fault {
+    Fault::new("the document under this name is neither an image manifest nor an index")
+}
+
+fn ambiguous(why: &str) -> Fault {
+    Fault::new(format!(
+        "the image manifest is ambiguous, and was refused: {why}; other programs could see another image in it. \
+         Build and push the image again"
+    ))
 }
 
 fn too_many_layers(count: usize) -> Fault {
@@ -299,12 +420,74 @@ mod tests {
             (r#"{"schemaVersion":2}"#, "neither"),
             (r#"{"config":{"digest":"sha256:x","size":1}}"#, "digest"),
         ] {
-            let error = Document::parse(text.as_bytes()).unwrap_err().to_string();
+            let error = Document::parse(text.as_bytes(), &[]).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
         // A Helm chart, for example, has a configuration without diff ids.
         let error = ConfigFile::parse(br#"{"name":"chart"}"#, 1).unwrap_err().to_string();
         assert!(error.contains("not a container image"), "{error}");
+    }
+
+    fn parsed(text: &str, announced: &[Announced<'_>]) -> Result<&'static str, String> {
+        match Document::parse(text.as_bytes(), announced) {
+            Ok(Document::Manifest(_)) => Ok("manifest"),
+            Ok(Document::Index(_)) => Ok("index"),
+            Err(fault) => Err(fault.to_string()),
+        }
+    }
+
+    /// CVE-2021-41190.
+    #[test]
+    fn a_document_is_one_thing_whoever_reads_it() {
+        let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of(b""));
+        let manifest = format!(r#""config":{blob},"layers":[]"#);
+        let index = r#""manifests":[]"#;
+        let typed = |media_type: &str, fields: &str| format!(r#"{{"mediaType":"{media_type}",{fields}}}"#);
+        for text in [
+            format!("{{{manifest},{index}}}"),
+            format!(r#"{{"layers":[],{index}}}"#),
+            format!(r#"{{"config":{blob},{index}}}"#),
+            format!(r#"{{{manifest},"Manifests":[]}}"#),
+            format!(r#"{{{manifest},"fsLayers":[]}}"#),
+            format!(r#"{{"schemaVersion":1,"fsLayers":[],{index}}}"#),
+            format!(r#"{{"mediatype":"{OCI_INDEX}",{manifest}}}"#),
+            typed(OCI_INDEX, &manifest),
+            typed(DOCKER_INDEX, &manifest),
+            typed(OCI_MANIFEST, index),
+            typed(DOCKER_MANIFEST, index),
+        ] {
+            let error = parsed(&text, &[]).unwrap_err();
+            assert!(error.contains("ambiguous"), "{text}: {error}");
+        }
+        // The last of two fields of one name would count elsewhere.
+        let error = parsed(&format!(r#"{{{index},"manifests":[]}}"#), &[]).unwrap_err();
+        assert!(error.contains("duplicate field"), "{error}");
+        let error = parsed(&typed("application/vnd.example+json", &manifest), &[]).unwrap_err();
+        assert!(error.contains("not that of an image"), "{error}");
+
+        let (plain_manifest, plain_index) = (format!("{{{manifest}}}"), format!("{{{index}}}"));
+        for (text, content_type, is) in [
+            (&plain_manifest, OCI_MANIFEST, Some("manifest")),
+            (&plain_manifest, "Application/vnd.oci.image.manifest.v1+JSON; charset=utf-8", Some("manifest")),
+            (&plain_manifest, "application/json", Some("manifest")),
+            (&plain_manifest, "", Some("manifest")),
+            (&plain_manifest, DOCKER_INDEX, None),
+            (&plain_index, DOCKER_INDEX, Some("index")),
+            (&plain_index, "text/plain", Some("index")),
+            (&plain_index, OCI_MANIFEST, None),
+            (&typed(OCI_INDEX, index), OCI_INDEX, Some("index")),
+            (&typed(OCI_INDEX, index), DOCKER_INDEX, None),
+            (&typed(DOCKER_MANIFEST, &manifest), OCI_MANIFEST, None),
+        ] {
+            let result = parsed(text, &[Announced::by_registry(content_type)]);
+            assert_eq!(result.as_ref().ok().copied(), is, "{text} as {content_type}: {result:?}");
+        }
+        let named = Descriptor { media_type: OCI_INDEX.to_owned(), ..entry("linux", "amd64", None, "x") };
+        let error = parsed(&plain_manifest, &[Announced::by_index(&named)]).unwrap_err();
+        assert!(error.contains("but the index says an index"), "{error}");
+        let error =
+            parsed(&plain_index, &[Announced::by_index(&named), Announced::by_registry(DOCKER_INDEX)]);
+        assert!(error.as_ref().is_err_and(|text| text.contains("but the registry says")), "{error:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RANGE, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::auth::Credential;
 use super::digest::Digest;
 use super::fault::{Doing, Fault, said};
-use super::model::MANIFEST_TYPES;
+use super::model::manifest_types;
 use super::registries::{Endpoint, Tls, is_loopback};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,6 +35,14 @@ const REDIRECTS_MAX: usize = 10;
 /// A layer that comes slower than [`PACE_BYTES`] in this time counts as broken.
 const PACE_TIME: Duration = Duration::from_secs(60);
 const PACE_BYTES: u64 = 64 << 10;
+
+/// A manifest or index as a registry served it. The bytes have the digest.
+pub(super) struct Served {
+    pub(super) bytes: Vec<u8>,
+    pub(super) digest: Digest,
+    /// What the registry says it is; empty if it does not say.
+    pub(super) content_type: String,
+}
 
 /// One repository at one server, as one user.
 pub(super) struct Registry {
@@ -156,13 +164,15 @@ impl Registry {
         Ok(Registry { http, token_http, endpoint, credential, authorization: Mutex::new(None) })
     }
 
-    /// A manifest or index by tag or digest, with its digest.
-    pub(super) async fn manifest(&self, tag_or_digest: &str, limit: u64) -> Result<(Vec<u8>, Digest), Fault> {
+    /// A manifest or index by tag or digest.
+    pub(super) async fn manifest(&self, tag_or_digest: &str, limit: u64) -> Result<Served, Fault> {
         retry(|| async {
             let path = format!("manifests/{tag_or_digest}");
-            let response = self.get(&path, MANIFEST_TYPES, None).await?;
+            let response = self.get(&path, &manifest_types(), None).await?;
             let said = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
             let said = said.and_then(|text| Digest::try_from(text.to_owned()).ok());
+            let content_type = response.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
+            let content_type = String::from_utf8_lossy(content_type.unwrap_or_default()).into_owned();
             let bytes = body(response, limit).await?;
             let digest = Digest::of(&bytes);
             let wanted = Digest::try_from(tag_or_digest.to_owned()).ok().or(said);
@@ -170,7 +180,7 @@ impl Registry {
                 Some(wanted) if wanted != digest => {
                     Err(super::unpack::digest_mismatch("manifest", &wanted, &digest))
                 }
-                _ => Ok((bytes, digest)),
+                _ => Ok(Served { bytes, digest, content_type }),
             }
         })
         .await
