@@ -132,7 +132,13 @@ async fn targets_stay_inside(users: UserNamespace) {
             spec.mounts = vec![mount(&shared, "/shared"), mount(&data, &dir), mount(&file, &single)];
             let log = spec.log_path.clone();
             // The path may have vanished in between; that is not an escape.
-            if let Ok(id) = pod.start(spec).await {
+            let started = pod.start(spec).await;
+            if let Err(error) = &started {
+                // What was refused is not a fault of ours that anybody should report.
+                let text = error.to_string();
+                assert!(!text.contains("internal error") && !text.contains("report"), "{text}");
+            }
+            if let Ok(id) = started {
                 made += 1;
                 assert_eq!(pod.wait(&id).await.code, 0);
                 let text = log_text(&log);

@@ -10,12 +10,36 @@ pub(super) mod process;
 
 use super::caps::CapSet;
 
-/// The beginning of the message about any difference.
-const WRONG: &str = "internal error: the container is not as it was meant to be, and was not started";
+/// A difference, by who can cause it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Difference {
+    /// Only code of ours: a fault in it.
+    Setup(String),
+    /// Whoever can write to a volume of this container while it is being made. The check is what stops them.
+    Changed(String),
+}
 
-/// The message about a difference.
-fn difference(text: &str) -> String {
-    format!("{WRONG}: {text}; please report this")
+impl Difference {
+    fn message(&self) -> String {
+        match self {
+            Difference::Setup(text) => format!(
+                "internal error: the container is not as it was meant to be, and was not started: {text}; \
+                 please report this"
+            ),
+            Difference::Changed(text) => format!(
+                "refused to start the container: {text}, because a directory or link on the way there was \
+                 changed while the container was being made. It may be an attack: check which containers and \
+                 programs can write to its volumes"
+            ),
+        }
+    }
+}
+
+/// Everything is our own fault unless it is known that others can cause it.
+impl From<String> for Difference {
+    fn from(text: String) -> Self {
+        Difference::Setup(text)
+    }
 }
 
 /// Capabilities by name.

@@ -13,7 +13,7 @@ use super::super::dev::{Dev, NODES};
 use super::super::mounts::{Kernel, MASKED_PROC, MASKED_SYS, READ_ONLY_PROC, Volume};
 use super::super::pieces::PIECE;
 use super::super::root::{Root, relative};
-use super::difference;
+use super::Difference;
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::ShimConfig;
 use crate::embedded::{layout, rootless};
@@ -159,7 +159,7 @@ struct Plan {
 }
 
 /// Compares the mounts with the plan.
-fn compare(plan: &Plan, found: &[Entry]) -> Result<(), String> {
+fn compare(plan: &Plan, found: &[Entry]) -> Result<(), Difference> {
     let mut rest = Vec::new();
     for entry in found {
         match plan.volume_of(entry, found) {
@@ -175,7 +175,7 @@ fn compare(plan: &Plan, found: &[Entry]) -> Result<(), String> {
         compare_place(plan, place, &mut rest, found)?;
     }
     match rest.into_iter().find(|entry| !plan.allows(entry, found)) {
-        Some(entry) => Err(format!("an unexpected {} is mounted at {}", entry.kind, entry.point)),
+        Some(entry) => Err(format!("an unexpected {} is mounted at {}", entry.kind, entry.point).into()),
         None => Ok(()),
     }
 }
@@ -316,11 +316,17 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Strin
     Ok(())
 }
 
-/// The volume exists and is visible at its target, unless a later one covers it.
-fn compare_volume(plan: &Plan, number: usize, volume: &VolumePlace, found: &[Entry]) -> Result<(), String> {
+/// The volume exists and is visible at its target, unless a later one covers it. A target in another volume may
+/// be exchanged by whoever writes there, and a directory that is removed takes what is mounted on it with it.
+fn compare_volume(
+    plan: &Plan,
+    number: usize,
+    volume: &VolumePlace,
+    found: &[Entry],
+) -> Result<(), Difference> {
     let target = volume.target.display();
     let Some(own) = found.iter().find(|entry| entry.id == volume.id) else {
-        return Err(format!("the volume at {target} is not mounted"));
+        return Err(Difference::Changed(format!("the volume at {target} is not mounted")));
     };
     let covers = |later: &VolumePlace| {
         let point = found.iter().find(|entry| entry.id == later.id).map(|entry| Path::new(&entry.point));
@@ -331,7 +337,7 @@ fn compare_volume(plan: &Plan, number: usize, volume: &VolumePlace, found: &[Ent
     let is_seen = entry.and_then(|entry| plan.volume_of(entry, found)) == Some(number);
     match is_seen || is_covered {
         true => Ok(()),
-        false => Err(format!("something other than the volume is at {target}")),
+        false => Err(Difference::Changed(format!("something other than the volume is at {target}"))),
     }
 }
 
@@ -384,10 +390,10 @@ impl Host {
         {
             compared = self.compare(built);
         }
-        compared.creating(|| WHAT)?.map_err(|text| Fault::create(difference(&text)))
+        compared.creating(|| WHAT)?.map_err(|difference| Fault::create(difference.message()))
     }
 
-    fn compare(&self, built: &Built<'_>) -> io::Result<Result<(), String>> {
+    fn compare(&self, built: &Built<'_>) -> io::Result<Result<(), Difference>> {
         let found = self.entries()?;
         Ok(compare(&plan(built)?, &found))
     }
@@ -400,7 +406,10 @@ impl Host {
             | OpenTreeFlags::AT_EMPTY_PATH;
         match open_tree(&self.root, "", flags) {
             Err(Errno::INVAL) => Ok(()),
-            Ok(_) => Err(Fault::create(difference("the host's file systems are still mounted"))),
+            Ok(_) => {
+                let left = "the host's file systems are still mounted".to_owned();
+                Err(Fault::create(Difference::Setup(left).message()))
+            }
             Err(error) => Err(error).creating(|| WHAT),
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::super::process::Profile;
 use super::super::user::User;
-use super::{difference, names};
+use super::{Difference, names};
 use crate::embedded::fault::Fault;
 use crate::embedded::sys::{self, errno_text};
 use crate::embedded::{rootless, seccomp};
@@ -24,8 +24,8 @@ struct Identity {
     groups: Vec<u32>,
     umask: u32,
     dumpable: bool,
-    /// As the kernel returns it.
-    cwd: Vec<u8>,
+    /// As the kernel returns it; `None` if it was removed.
+    cwd: Option<Vec<u8>>,
     bounding: u64,
     ambient: u64,
     /// Capabilities that can still be given.
@@ -73,7 +73,7 @@ pub(in super::super) fn check_identity(
 ) -> Result<Before, Fault> {
     let meant = meant(profile, user, report.as_raw_fd());
     let found = read_identity(report.as_raw_fd()).map_err(unreadable)?;
-    compare_identity(&meant, &found).map_err(|text| Fault::start(difference(&text)))?;
+    compare_identity(&meant, &found).map_err(|difference| Fault::start(difference.message()))?;
     Ok(Before { held: found.held })
 }
 
@@ -85,7 +85,8 @@ pub(in super::super) fn check_confinement(
 ) -> Result<(), Fault> {
     let meant = meant(profile, user, -1);
     let found = read_confinement(profile.filter.as_deref()).map_err(unreadable)?;
-    compare_confinement(&meant, before.held, &found).map_err(|text| Fault::start(difference(&text)))
+    compare_confinement(&meant, before.held, &found)
+        .map_err(|text| Fault::start(Difference::Setup(text).message()))
 }
 
 fn meant<'a>(profile: &Profile, user: &'a User, report: i32) -> Meant<'a> {
@@ -100,43 +101,49 @@ fn meant<'a>(profile: &Profile, user: &'a User, report: i32) -> Meant<'a> {
 }
 
 fn unreadable(error: io::Error) -> Fault {
-    Fault::start(difference(&format!("the process cannot be checked: {}", errno_text(&error))))
+    let text = format!("the process cannot be checked: {}", errno_text(&error));
+    Fault::start(Difference::Setup(text).message())
 }
 
-fn compare_identity(meant: &Meant<'_>, found: &Identity) -> Result<(), String> {
+fn compare_identity(meant: &Meant<'_>, found: &Identity) -> Result<(), Difference> {
     let User { uid, gid, .. } = *meant.user;
     if found.uids != [uid; 3] {
-        return Err(format!("its user ids are {:?} instead of {uid}", found.uids));
+        return Err(format!("its user ids are {:?} instead of {uid}", found.uids).into());
     }
     if found.gids != [gid; 3] {
-        return Err(format!("its group ids are {:?} instead of {gid}", found.gids));
+        return Err(format!("its group ids are {:?} instead of {gid}", found.gids).into());
     }
     let mut groups = meant.user.groups.clone();
     groups.sort_unstable();
     if meant.groups && found.groups != groups {
-        return Err(format!("its supplementary groups are {:?} instead of {groups:?}", found.groups));
+        return Err(format!("its supplementary groups are {:?} instead of {groups:?}", found.groups).into());
     }
     let more = found.bounding & !meant.caps;
     if more != 0 {
-        return Err(format!("it could gain capabilities that it must not have: {}", names(more)));
+        return Err(format!("it could gain capabilities that it must not have: {}", names(more)).into());
     }
     let less = meant.caps & found.held & !found.bounding;
     if less != 0 {
-        return Err(format!("capabilities are missing from its bounding set: {}", names(less)));
+        return Err(format!("capabilities are missing from its bounding set: {}", names(less)).into());
     }
     if found.ambient != 0 {
-        return Err(format!("it has ambient capabilities: {}", names(found.ambient)));
+        return Err(format!("it has ambient capabilities: {}", names(found.ambient)).into());
     }
     if found.umask != 0o022 {
-        return Err(format!("its umask is {:03o} instead of 022", found.umask));
+        return Err(format!("its umask is {:03o} instead of 022", found.umask).into());
     }
     if found.dumpable {
-        return Err("other processes could look into it".to_owned());
+        return Err("other processes could look into it".to_owned().into());
     }
-    if !found.cwd.starts_with(b"/") {
-        return Err("its working directory is outside its root".to_owned());
+    // Whoever can write to the volume it is in can move it away, or remove it.
+    match &found.cwd {
+        None => return Err(Difference::Changed("its working directory is gone".to_owned())),
+        Some(cwd) if !cwd.starts_with(b"/") => {
+            return Err(Difference::Changed("its working directory is outside its root".to_owned()));
+        }
+        Some(_) => {}
     }
-    compare_descriptors(meant, found)
+    Ok(compare_descriptors(meant, found)?)
 }
 
 fn compare_descriptors(meant: &Meant<'_>, found: &Identity) -> Result<(), String> {
@@ -190,6 +197,11 @@ fn read_identity(report: i32) -> io::Result<Identity> {
     let meant = rustix::fs::Mode::from_raw_mode(0o022);
     let (bounding, ambient) = sys::capability_limits()?;
     let open = sys::open_descriptors(DESCRIPTORS)?;
+    let cwd = match rustix::process::getcwd(Vec::new()) {
+        Ok(cwd) => Some(cwd.into_bytes()),
+        Err(rustix::io::Errno::NOENT) => None,
+        Err(error) => return Err(error.into()),
+    };
     Ok(Identity {
         uids,
         gids,
@@ -197,7 +209,7 @@ fn read_identity(report: i32) -> io::Result<Identity> {
         // It can only be read by setting it.
         umask: rustix::process::umask(meant).as_raw_mode(),
         dumpable: sys::prctl_get(libc::PR_GET_DUMPABLE)? != 0,
-        cwd: rustix::process::getcwd(Vec::new())?.into_bytes(),
+        cwd,
         bounding,
         ambient,
         held: rustix::thread::capabilities(None)?.permitted.bits(),

@@ -132,7 +132,7 @@ fn differences_of_mounts_are_found() {
         (LIST.replace("y ro,nodev,relatime", "y ro,nodev master:4"), "shares its mounts with the host"),
     ];
     for (text, expected) in cases {
-        let found = compare(&meant(), &list(&text)).expect_err(expected);
+        let found = compare(&meant(), &list(&text)).expect_err(expected).message();
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
 }
@@ -167,9 +167,25 @@ fn differences_of_what_is_seen_are_found() {
         (volume(Some(1)), "something other than the volume is at /var/run/data"),
         (volume(None), "something other than the volume is at /var/run/data"),
     ] {
-        let found = compare(&plan, &list(LIST)).expect_err(expected);
+        let found = compare(&plan, &list(LIST)).expect_err(expected).message();
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
+}
+
+/// A volume that is not at its target was moved by somebody who can write there. Nobody but us makes the rest.
+#[test]
+fn a_lost_race_is_not_called_an_internal_error() {
+    let lost: String =
+        LIST.lines().filter(|line| !line.starts_with("50 ")).map(|l| format!("{l}\n")).collect();
+    let mut covered = meant();
+    covered.volumes[0].seen = Some(1);
+    for (plan, text) in [(meant(), lost.as_str()), (covered, LIST)] {
+        let found = compare(&plan, &list(text)).unwrap_err().message();
+        assert!(found.starts_with("refused to start the container: "), "{found}");
+        assert!(found.contains("may be an attack") && !found.contains("report"), "{found}");
+    }
+    let ours = compare(&meant(), &list(&LIST.replace("- devpts", "- tmpfs"))).unwrap_err().message();
+    assert!(ours.starts_with("internal error: ") && ours.contains("please report this"), "{ours}");
 }
 
 /// Special requests of pods, and what is done differently without root.
@@ -238,7 +254,7 @@ fn what_pods_ask_for_is_no_difference() {
     let seen = |plan: &mut Plan| plan.places[4].seen = device(60, (1, 3));
     assert_eq!(
         compare(&with(vec![], &seen), &list(&node)).unwrap_err(),
-        "/dev/null is the host's, and can be changed"
+        Difference::Setup("/dev/null is the host's, and can be changed".to_owned())
     );
     let node = format!("{LIST}60 3 0:9 /fuse /dev/fuse rw - devtmpfs x rw\n");
     let devices = |plan: &mut Plan| plan.mounted_devices = Some(3);
@@ -306,11 +322,13 @@ fn a_real_mount_too_many_is_found() {
         let left = new_filesystem("tmpfs", &[], MountAttrFlags::empty()).unwrap();
         attach(left.as_fd(), target.as_fd()).unwrap();
         let found = compare(&only_a_root(root), &host.entries().unwrap()).unwrap_err();
-        assert_eq!(found, "an unexpected tmpfs is mounted at /left");
+        assert_eq!(found, Difference::Setup("an unexpected tmpfs is mounted at /left".to_owned()));
         unmount("/left", UnmountFlags::DETACH).unwrap();
         assert_eq!(compare(&only_a_root(root), &host.entries().unwrap()), Ok(()));
         let read_only = Plan { root_flags: Flags::RO, ..only_a_root(root) };
-        assert!(compare(&read_only, &host.entries().unwrap()).unwrap_err().contains("instead of ro"));
+        assert!(
+            compare(&read_only, &host.entries().unwrap()).unwrap_err().message().contains("instead of ro")
+        );
         let attr = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
         sys::mount_setattr(root.fd(), false, attr).unwrap();
         assert_eq!(compare(&read_only, &host.entries().unwrap()), Ok(()));

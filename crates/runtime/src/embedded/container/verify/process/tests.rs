@@ -21,7 +21,7 @@ fn identity() -> Identity {
         groups: vec![70, 100],
         umask: 0o022,
         dumpable: false,
-        cwd: b"/srv".to_vec(),
+        cwd: Some(b"/srv".to_vec()),
         bounding: CHOWN,
         ambient: 0,
         held: CHOWN | ADMIN,
@@ -65,15 +65,16 @@ fn differences_of_the_identity_are_found() {
         (Identity { umask: 0, ..identity() }, "its umask is 000 instead of 022"),
         (Identity { dumpable: true, ..identity() }, "other processes could look into it"),
         (
-            Identity { cwd: b"(unreachable)/root".to_vec(), ..identity() },
+            Identity { cwd: Some(b"(unreachable)/root".to_vec()), ..identity() },
             "working directory is outside its root",
         ),
+        (Identity { cwd: None, ..identity() }, "working directory is gone"),
         (Identity { open: vec![0, 1, 2, 3, 5], ..identity() }, "descriptor 3 is left open"),
         (Identity { open: vec![0, 2, 5], ..identity() }, "descriptor 1 is closed"),
         (Identity { directories: vec![0], ..identity() }, "descriptor 0 is a directory"),
         (Identity { report_closes: false, ..identity() }, "descriptor 5 stays open in the program"),
     ] {
-        let text = compare_identity(&meant(&user), &found).expect_err(expected);
+        let text = compare_identity(&meant(&user), &found).expect_err(expected).message();
         assert!(text.contains(expected), "{text:?} does not say {expected:?}");
     }
     let unset = Identity { groups: vec![65534], ..identity() };
@@ -193,6 +194,17 @@ fn real_differences_are_found() {
         assert!(text.contains(expected), "{text:?} does not say {expected:?}");
         assert!(text.starts_with("internal error: "), "{text}");
     }
+    // A container that shares the volume can remove the directory at this moment.
+    let removed = sabotaged(|| {
+        let dir = std::ffi::CString::new(format!("/tmp/outrigger-gone-{}", std::process::id())).unwrap();
+        rustix::fs::mkdir(&dir, rustix::fs::Mode::from_raw_mode(0o700)).unwrap();
+        rustix::process::chdir(&dir).unwrap();
+        rustix::fs::rmdir(&dir).unwrap();
+    });
+    assert!(
+        removed.starts_with("refused to start the container: its working directory is gone"),
+        "{removed}"
+    );
     assert!(sabotaged(inherit).contains("its inheritable capabilities are CHOWN instead of none"));
     assert!(sabotaged(ambient).contains("it has ambient capabilities: CHOWN"));
 }
