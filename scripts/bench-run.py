@@ -2,7 +2,7 @@
 """Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer), and of
 `outrigger run --runtime cri` against the same containers driven by bare CRI calls one after another.
 
-  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n] [--json FILE]
+  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n,p] [--json FILE]
 
 Needs root, runc, podman with catatonit (where it can do the work), /bin/busybox (static) and python3. For CRI,
 containerd and the bare driver (`cargo build --release -p outrigger-runtime --example bare_cri`), which starts a
@@ -16,6 +16,8 @@ medians are reported. The cases:
   e  100 pods of two containers, until all run
   m  memory: the agent with one pod and with 100, a shim
   n  a node with 250 idle pods of two containers: processor time and memory, and how long the next node takes to adopt them
+  p  published ports: throughput and latency for another machine (a network namespace), for this machine by its
+     address, and by 127.0.0.1; beside `podman run -p`
 """
 import argparse, json, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
@@ -34,7 +36,7 @@ def main():
     ap.add_argument("--bare", default="target/release/examples/bare_cri")
     ap.add_argument("--no-podman", action="store_true", help="leave the peer out")
     ap.add_argument("--rounds", type=int, default=10)
-    ap.add_argument("--only", default="a,b,c,d,e,m,n")
+    ap.add_argument("--only", default="a,b,c,d,e,m,n,p")
     ap.add_argument("--json", help="also write the figures to this file")
     args = ap.parse_args()
     bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds, not args.no_podman)
@@ -48,6 +50,41 @@ def main():
     if args.json:
         with open(args.json, "w") as f:
             json.dump(results, f, indent=1)
+
+
+# Reads all that a port sends; asks on one connection; asks on new ones: MB/s, and twice microseconds.
+CLIENT = """
+import socket, statistics, sys, time
+host, stream, echo = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def ask(s):
+    s.sendall(b"x")
+    assert s.recv(1) == b"x"
+deadline, got, room = time.monotonic() + 20, 0, bytearray(1 << 20)
+while not got:
+    try:
+        s, t = socket.create_connection((host, stream)), time.perf_counter()
+        got = s.recv_into(room)
+    except OSError:
+        # The server needs a moment to start.
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+while n := s.recv_into(room):
+    got += n
+rate = got / 1e6 / (time.perf_counter() - t)
+s, times = socket.create_connection((host, echo)), []
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for _ in range(2000):
+    t = time.perf_counter()
+    ask(s)
+    times.append(time.perf_counter() - t)
+fresh = []
+for _ in range(100):
+    t = time.perf_counter()
+    with socket.create_connection((host, echo)) as s:
+        ask(s)
+    fresh.append(time.perf_counter() - t)
+print(rate, statistics.median(times) * 1e6, statistics.median(fresh) * 1e6)
+"""
 
 
 class Bench:
@@ -385,6 +422,65 @@ class Bench:
             p.terminate()
             p.wait()
         return result
+
+    SERVER = ("nc -ll -p 5001 -e dd if=/dev/zero bs=64k count=8192 2>/dev/null & exec nc -ll -p 5002 -e cat")
+
+    def case_p(self):
+        """In a network namespace of its own, so that neither contender changes the machine's."""
+        if not os.environ.get("BENCH_OWN_NETWORK"):
+            figures = os.path.join(self.dir, "p.json")
+            subprocess.run(["unshare", "--net", sys.executable, os.path.abspath(__file__), "--outrigger", self.outrigger,
+                            "--rounds", str(self.rounds), "--only", "p", "--json", figures]
+                           + ([] if self.podman else ["--no-podman"]),
+                           env=os.environ | {"BENCH_OWN_NETWORK": "1"}, stdout=subprocess.DEVNULL, check=True)
+            return json.load(open(figures))["p"]
+        other = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        inside = ["nsenter", "--target", str(other.pid), "--net"]
+        while os.readlink("/proc/%d/ns/net" % other.pid) == os.readlink("/proc/self/ns/net"):
+            time.sleep(0.01)
+        for command in (["ip", "link", "set", "lo", "up"],
+                        ["ip", "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", str(other.pid)],
+                        ["ip", "addr", "add", "192.0.2.1/24", "dev", "up0"], ["ip", "link", "set", "up0", "up"],
+                        ["ip", "route", "add", "default", "via", "192.0.2.2"],
+                        inside + ["ip", "addr", "add", "192.0.2.2/24", "dev", "eth0"],
+                        inside + ["ip", "link", "set", "eth0", "up"]):
+            subprocess.run(command, check=True)
+        status = os.path.join(self.dir, "p-status.json")
+        path = self.write("p.json", self.pod("p", {"containers": [{
+            "name": "main", "command": ["/bin/sh", "-c", self.SERVER],
+            "ports": [{"containerPort": 5001, "hostPort": 18001}, {"containerPort": 5002, "hostPort": 18002}]}]}))
+        contenders = {}
+        try:
+            # First: it has the whole machine forward, which a run does not, and guards against until then.
+            if self.podman:
+                subprocess.run(["podman", "run", "-d", "--name", "bench-p", "-p", "28001:5001", "-p", "28002:5002",
+                                "localhost/bench:1", "/bin/sh", "-c", self.SERVER], env=self.podman, check=True,
+                               stdout=subprocess.DEVNULL)
+                contenders["podman"] = ("28001", "28002")
+            p = subprocess.Popen(self.run(path, "--status", status), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            contenders["outrigger"] = ("18001", "18002")
+            self.await_running([status])
+            result = {}
+            for client, prefix, host in (("another machine", inside, "192.0.2.1"), ("this machine", [], "192.0.2.1"),
+                                         ("127.0.0.1", [], "127.0.0.1")):
+                out = {name: [] for name in contenders}
+                for n in range(self.rounds):
+                    for name in (list(contenders) if n % 2 else reversed(list(contenders))):
+                        said = subprocess.check_output(prefix + [sys.executable, "-c", CLIENT, host, *contenders[name]],
+                                                       text=True)
+                        out[name].append([float(x) for x in said.split()])
+                for name, rounds in out.items():
+                    rate, asked, fresh = (round(statistics.median(column)) for column in zip(*rounds))
+                    result["%s, %s" % (client, name)] = {"MB/s": rate, "answer µs": asked, "new connection µs": fresh}
+            return result
+        finally:
+            if self.podman:
+                subprocess.run(["podman", "rm", "-ft0", "bench-p"], env=self.podman, capture_output=True)
+            if "outrigger" in contenders:
+                p.send_signal(signal.SIGTERM)
+                p.wait()
+            other.kill()
+            other.wait()
 
 
 if __name__ == "__main__":
