@@ -97,8 +97,10 @@ impl PodContext {
             _ => options.network,
         };
         let mut ports = match network {
-            NetworkMode::Private => host_ports(&containers)?,
-            _ => Vec::new(),
+            // Its programs listen on the host themselves.
+            NetworkMode::Host => Vec::new(),
+            // Without an address none can be published, which the runtime says.
+            NetworkMode::Private | NetworkMode::None => host_ports(&containers)?,
         };
         ports.extend(options.publish.iter().cloned());
         let qos = qos(spec);

@@ -183,6 +183,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             "a node needs root; as an ordinary user, run pods in the foreground with `outrigger run`"
         )));
     }
+    outrigger_runtime::descriptors::raise_limit();
     let state_dir = run::state_dir(args.state_dir.as_deref())?;
     let identity = NodeIdentity::open(&state_dir).map_err(|e| Failure::Own(e.into()))?;
     let owner = Owner::Node(identity);

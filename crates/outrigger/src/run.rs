@@ -103,8 +103,9 @@ pub(crate) struct Args {
     /// User namespaces of pods that do not set hostUsers.
     #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
-    /// Publish a port of the pod on this machine; may be repeated.
-    #[arg(long, value_parser = published, value_name = "[HOST:]PORT:PORT[/udp]")]
+    /// Publish a port of the pod on this machine; may be repeated. Without an address, only this machine can connect
+    /// (127.0.0.1). 0.0.0.0:8080:80 lets other machines connect, as hostPort in a manifest does.
+    #[arg(long, value_parser = published, value_name = "[ADDRESS:]PORT:PORT[/udp]")]
     publish: Vec<PublishedPort>,
     /// Stop the pods in order after this time, for example 5m, and exit with 124.
     #[arg(long, value_parser = simulate::span, value_name = "TIME")]
@@ -230,11 +231,12 @@ fn published(text: &str) -> Result<PublishedPort, String> {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(format!("{port:?} is not a port")),
     };
-    let (rest, pod_port) = ports.rsplit_once(':').ok_or("expected [HOST:]PORT:PORT, for example 8080:80")?;
+    let (rest, pod_port) =
+        ports.rsplit_once(':').ok_or("expected [ADDRESS:]PORT:PORT, for example 8080:80")?;
     let (ip, host_port) = match rest.rsplit_once(':') {
-        None => (Ipv4Addr::UNSPECIFIED.into(), rest),
+        None => (Ipv4Addr::LOCALHOST.into(), rest),
         Some((ip, port)) => {
-            let ip = ip.trim_matches(['[', ']']);
+            let ip = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
             let ip: IpAddr = ip.parse().map_err(|_| format!("{ip:?} is not an address"))?;
             (ip, port)
         }
@@ -268,7 +270,7 @@ fn published_twice(publish: &[PublishedPort], of_pod: &[PublishedPort]) -> Optio
         a.udp == b.udp && a.host.port() == b.host.port() && overlap
     };
     let written = |p: &PublishedPort| {
-        let host = match p.host.ip() == Ipv4Addr::UNSPECIFIED {
+        let host = match p.host.ip() == Ipv4Addr::LOCALHOST {
             true => p.host.port().to_string(),
             false => p.host.to_string(),
         };
@@ -331,6 +333,7 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
             return outcome::exit_code(Err(Failure::Own(refused.into())));
         }
     }
+    outrigger_runtime::descriptors::raise_limit();
     let keeps_events = args.events.is_some();
     let recording = args.timeline.take().map(|target| timeline::Recording::new(target, &mut args.events));
     let recording = match recording.transpose() {
@@ -673,14 +676,12 @@ mod tests {
         let of_pod = host_ports(&containers).expect("ports");
         for (ports, clash) in [
             (&["8080:80", "8080:81"][..], Some(("--publish 8080:80", "--publish 8080:81"))),
-            (
-                &["1:1", "127.0.0.1:8080:80", "8080:80"],
-                Some(("--publish 127.0.0.1:8080:80", "--publish 8080:80")),
-            ),
+            (&["1:1", "127.0.0.1:8080:80", "8080:80"], Some(("--publish 8080:80", "--publish 8080:80"))),
             (&["54:53/udp", "54:53/udp"], Some(("--publish 54:53/udp", "--publish 54:53/udp"))),
             (&["54:53", "54:53/udp"], None),
             (&["127.0.0.1:80:80", "127.0.0.2:80:80", "[::1]:80:80"], None),
             (&["8080:80", "8081:80"], None),
+            (&["0.0.0.0:8080:80", "8080:80"], Some(("--publish 0.0.0.0:8080:80", "--publish 8080:80"))),
             (&["70:70", "9090:80"], Some(("--publish 9090:80", "the pod's hostPort 9090"))),
             (&["127.0.0.2:9090:80", "53:53"], None),
             (&["53:5353/udp"], Some(("--publish 53:5353/udp", "the pod's hostPort 53"))),
@@ -694,10 +695,12 @@ mod tests {
     #[test]
     fn ports_are_published_as_written() {
         let table = [
-            ("8080:80", Some(("0.0.0.0:8080", 80, false))),
+            ("8080:80", Some(("127.0.0.1:8080", 80, false))),
+            ("0.0.0.0:8080:80", Some(("0.0.0.0:8080", 80, false))),
+            ("[::]:8080:80", Some(("[::]:8080", 80, false))),
             ("127.0.0.1:8080:80", Some(("127.0.0.1:8080", 80, false))),
             ("[::1]:53:5353/udp", Some(("[::1]:53", 5353, true))),
-            ("8080:80/tcp", Some(("0.0.0.0:8080", 80, false))),
+            ("8080:80/tcp", Some(("127.0.0.1:8080", 80, false))),
             ("80", None),
             ("0:80", None),
             ("70000:80", None),

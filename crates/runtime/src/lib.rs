@@ -5,6 +5,7 @@
 
 mod credentials;
 pub mod cri;
+pub mod descriptors;
 pub mod doctor;
 pub mod embedded;
 mod errno;
@@ -24,6 +25,7 @@ pub mod tree;
 mod types;
 
 pub use ownership::{NodeError, NodeIdentity, Owner};
+pub(crate) use types::no_address;
 pub use types::*;
 
 use std::future::Future;

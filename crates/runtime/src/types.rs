@@ -259,6 +259,37 @@ pub struct SandboxSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
+impl SandboxSpec {
+    /// Checks whether the pod's network can have the ports that are to be published.
+    ///
+    /// # Errors
+    /// It has no address, or it is the host's and the ports differ.
+    pub fn check_ports(&self) -> Result<(), RuntimeError> {
+        match self.network {
+            NetworkMode::None if !self.ports.is_empty() => Err(no_address(&self.ports)),
+            NetworkMode::Host => match self.ports.iter().find(|port| port.host.port() != port.pod_port) {
+                Some(port) => Err(RuntimeError::Config(format!(
+                    "port {} cannot be published as {}: the pod uses the host's network, where its programs listen \
+                     themselves; remove the port, or use --network private",
+                    port.pod_port,
+                    port.host.port()
+                ))),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The error for a pod that has ports to publish, but loopback only.
+pub(crate) fn no_address(ports: &[PublishedPort]) -> RuntimeError {
+    let ports: Vec<String> = ports.iter().map(|port| port.pod_port.to_string()).collect();
+    RuntimeError::Config(format!(
+        "port {} cannot be published: the pod has no address, only loopback; use --network private",
+        ports.join(", ")
+    ))
+}
+
 /// How the containers of a pod are stopped when the process that owned it has died: in the engine's order,
 /// but without hooks and restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ mod killed;
 #[path = "../node/leaks.rs"]
 mod leaks;
 mod logs;
+mod ports;
 mod ps;
 #[path = "../terminal/pty.rs"]
 #[allow(dead_code)]
@@ -18,6 +19,9 @@ mod run;
 #[path = "../terminal/screen.rs"]
 #[allow(dead_code)]
 mod screen;
+#[path = "../fields/server.rs"]
+#[allow(dead_code)]
+mod server;
 mod socket;
 mod stop;
 #[path = "../workloads/trials.rs"]
@@ -25,9 +29,21 @@ mod trials;
 mod workloads;
 
 fn main() {
+    if server::asked_for() {
+        return;
+    }
     trials::run(
         "everyday",
-        [&ps::ALL[..], &logs::ALL, &exec::ALL, &stop::ALL, &workloads::ALL, &socket::ALL, &killed::ALL]
-            .concat(),
+        [
+            &ports::ALL[..],
+            &ps::ALL,
+            &logs::ALL,
+            &exec::ALL,
+            &stop::ALL,
+            &workloads::ALL,
+            &socket::ALL,
+            &killed::ALL,
+        ]
+        .concat(),
     );
 }

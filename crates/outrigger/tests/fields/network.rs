@@ -12,6 +12,7 @@ use crate::{check, pod, server, with};
 
 pub(crate) const ALL: &[(&str, Test)] = &[
     ("published_ports_reach_the_pod", published_ports_reach_the_pod),
+    ("ports_that_cannot_be_published_are_refused", ports_that_cannot_be_published_are_refused),
     ("host_ports_reach_the_pod", host_ports_reach_the_pod),
     (
         "a_port_that_is_taken_is_said_before_anything_starts",
@@ -67,32 +68,57 @@ fn end(mut run: Run) {
 }
 
 fn published_ports_reach_the_pod(bench: &Bench, name: &str) {
-    for network in ["private", "none"] {
-        let (all, local, udp) = (free_port(), free_port(), free_port());
-        let ports =
-            [format!("{all}:8080"), format!("127.0.0.1:{local}:8081"), format!("127.0.0.1:{udp}:9000/udp")];
-        // One listens on all addresses of the pod, one on its loopback only.
-        let spec = json!({"containers":
-            [web(bench, "wide", "8080"), web(bench, "narrow", "127.0.0.1:8081"), server::container("udp", "udp", 9000)],
-            "volumes": [server::volume()]});
-        let mut flags = vec!["--network", network];
-        ports.iter().for_each(|port| flags.extend(["--publish", port.as_str()]));
-        let mut run = Run::start(bench, &format!("{name}-{network}"), &pod("web", spec), &flags);
-        ask_until(&mut run, (Ipv4Addr::LOCALHOST, all).into(), "I am wide");
-        ask_until(&mut run, (own_address(), all).into(), "I am wide");
-        ask_until(&mut run, (Ipv4Addr::LOCALHOST, local).into(), "I am narrow");
-        if !own_address().is_loopback() {
-            assert_eq!(ask((own_address(), local).into()), None, "only loopback was asked for");
-        }
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a limit");
-        run.wait_for("an echo", |_| {
-            let mut answer = [0; 16];
-            let sent = socket.send_to(b"hello", (Ipv4Addr::LOCALHOST, udp));
-            sent.is_ok() && socket.recv(&mut answer).is_ok_and(|n| &answer[..n] == b"hello")
-        });
-        end(run);
-        assert!(TcpListener::bind((Ipv4Addr::UNSPECIFIED, all)).is_ok(), "the port is free again");
+    let (all, local, narrow, udp) = (free_port(), free_port(), free_port(), free_port());
+    let ports = [
+        format!("0.0.0.0:{all}:8080"),
+        format!("{local}:8080"),
+        format!("0.0.0.0:{narrow}:8081"),
+        format!("{udp}:9000/udp"),
+    ];
+    // One listens on all addresses of the pod, one on its loopback only.
+    let spec = json!({"containers":
+        [web(bench, "wide", "8080"), web(bench, "narrow", "127.0.0.1:8081"), server::container("udp", "udp", 9000)],
+        "volumes": [server::volume()]});
+    let mut flags = vec!["--network", "private"];
+    ports.iter().for_each(|port| flags.extend(["--publish", port.as_str()]));
+    let mut run = Run::start(bench, name, &pod("web", spec), &flags);
+    ask_until(&mut run, (Ipv4Addr::LOCALHOST, all).into(), "I am wide");
+    ask_until(&mut run, (own_address(), all).into(), "I am wide");
+    ask_until(&mut run, (Ipv4Addr::LOCALHOST, local).into(), "I am wide");
+    if !own_address().is_loopback() {
+        assert_eq!(ask((own_address(), local).into()), None, "without an address it is for this machine");
+        assert_eq!(ask((own_address(), narrow).into()), None, "the pod's loopback is its own");
+    }
+    assert_eq!(ask((Ipv4Addr::LOCALHOST, narrow).into()), None, "the pod's loopback is its own");
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a limit");
+    run.wait_for("an echo", |_| {
+        let mut answer = [0; 16];
+        let sent = socket.send_to(b"hello", (Ipv4Addr::LOCALHOST, udp));
+        sent.is_ok() && socket.recv(&mut answer).is_ok_and(|n| &answer[..n] == b"hello")
+    });
+    end(run);
+    assert!(TcpListener::bind((Ipv4Addr::UNSPECIFIED, all)).is_ok(), "the port is free again");
+}
+
+fn ports_that_cannot_be_published_are_refused(bench: &Bench, name: &str) {
+    let port = free_port();
+    let flag = format!("{port}:8080");
+    let host_port =
+        with(web(bench, "main", "8080"), json!({"ports": [{"containerPort": 8080, "hostPort": port}]}));
+    let no_address =
+        "port 8080 cannot be published: the pod has no address, only loopback; use --network private";
+    let on_host = format!("port 8080 cannot be published as {port}: the pod uses the host's network");
+    for (which, main, flags, said) in [
+        ("flag", web(bench, "main", "8080"), vec!["--network", "none", "--publish", &flag], no_address),
+        ("field", host_port, vec!["--network", "none"], no_address),
+        ("host", web(bench, "main", "8080"), vec!["--network", "host", "--publish", &flag], &*on_host),
+    ] {
+        let pod = pod("web", json!({"containers": [main]}));
+        let mut run = Run::start(bench, &format!("{name}-{which}"), &pod, &flags);
+        assert_eq!(run.end(), 125, "{}", run.account());
+        assert!(run.said().contains(said), "{}", run.account());
+        assert_eq!(run.event(json!({"event": "starting"})), None, "{}", run.account());
     }
 }
 
@@ -117,7 +143,7 @@ fn a_port_that_is_taken_is_said_before_anything_starts(bench: &Bench, name: &str
         with(web(bench, "main", "8080"), json!({"ports": [{"containerPort": 8080, "hostPort": port}]}));
     let flag = format!("{port}:8080");
     let table = [
-        ("flag", web(bench, "main", "8080"), vec!["--publish", flag.as_str()]),
+        ("flag", web(bench, "main", "8080"), vec!["--network", "private", "--publish", flag.as_str()]),
         ("field", by_field, vec!["--network", "private"]),
     ];
     for (which, main, flags) in table {

@@ -210,6 +210,10 @@ impl Runtime for CriRuntime {
         self.inner.pull_image(request).await
     }
 
+    fn check_sandbox(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
+        spec.check_ports()
+    }
+
     async fn create_sandbox(&self, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         to_the_end(self.inner.clone().create_sandbox(spec)).await
     }

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
 use super::sys::{MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
-use crate::RuntimeError;
+use crate::{RuntimeError, descriptors};
 
 /// The shim's program, opened through a read-only mount of its own.
 ///
@@ -43,6 +43,7 @@ impl ShimProgram {
         let mut command = Command::new(self.path());
         // Containers may see a shim's environment: nothing of the host's.
         command.arg0("outrigger").args(arguments).arg(role).env_clear();
+        descriptors::with_first_limit(&mut command);
         command
     }
 

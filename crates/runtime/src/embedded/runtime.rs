@@ -1,6 +1,7 @@
 //! [`EmbeddedRuntime`]: the agent's side.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -28,7 +29,7 @@ use crate::stop::{join_all, stop_in_order};
 use crate::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
     ImageError, NetworkMode, Owner, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError,
-    Sandbox, SandboxId, SandboxSpec, Started, Stats, UserNamespace, signals,
+    Sandbox, SandboxId, SandboxSpec, Started, Stats, UserNamespace, descriptors, signals,
 };
 
 /// The name of this runtime for users.
@@ -87,6 +88,14 @@ struct Pod {
 impl Pod {
     fn is_on_bridge(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.net.is_some() && !state.ips.is_empty())
+    }
+
+    /// The addresses to which the kernel may forward published ports.
+    fn published_at(&self) -> Vec<IpAddr> {
+        match &self.state {
+            Some(state) if !state.ports.is_empty() && state.net.is_some() => state.ips.clone(),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -206,6 +215,9 @@ impl EmbeddedRuntime {
     async fn clean_orphan(&self, orphan: Orphan) -> Option<SandboxId> {
         let (id, dir) = (orphan.id.clone(), orphan.dir.clone());
         let state = layout::read_json::<SandboxState>(&dir.join("sandbox.json"));
+        if let Some(state) = state.as_ref().filter(|state| !state.ports.is_empty()) {
+            network::unpublish(&state.ips).await;
+        }
         if let Some(state) = state.filter(|state| !state.stop.turns.is_empty() && sandbox::is_pinned(state)) {
             let containers = self.adopt_containers(&id, &dir).await;
             let (sender, wanted) = watch::channel(None);
@@ -269,6 +281,8 @@ impl EmbeddedRuntime {
     fn release_network_aside(&self) {
         let Some(leaving) = self.network_is_free() else { return };
         let mut command = tokio::process::Command::from(self.shim_command("release-network"));
+        // It may need `iptables`.
+        command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command
             .args(leaving.iter().map(|id| &id.0))
             // It may outlive the run, and a signal to the run's process group must not end it.
@@ -324,6 +338,7 @@ impl EmbeddedRuntime {
             let (program, arguments) = (self.shim.path(), self.config.shim_command[1..].to_vec());
             Uplink::open(move || {
                 let mut command = std::process::Command::new(&program);
+                descriptors::with_first_limit(&mut command);
                 command.arg0("outrigger").args(&arguments).arg("uplink");
                 command
             })
@@ -332,8 +347,11 @@ impl EmbeddedRuntime {
     }
 
     async fn open_ports(&self, state: &SandboxState) -> Result<(), RuntimeError> {
-        if !state.ports.is_empty() {
-            let ports = Forwarders::start(state.net.as_deref(), &state.ips, &state.ports).await?;
+        // A program on the host network listens there itself.
+        if !state.ports.is_empty() && state.net.is_some() {
+            let Some(pod) = state.ips.first() else { return Err(crate::no_address(&state.ports)) };
+            let bridge = self.uplink.get().map(Uplink::path);
+            let ports = Forwarders::start(*pod, bridge.as_deref(), &state.ports).await?;
             if let Some(pod) = lock(&self.sandboxes).get_mut(&state.id) {
                 pod.ports = Some(ports);
             }
@@ -452,6 +470,7 @@ impl Runtime for EmbeddedRuntime {
                 refusal.settle(spec.user_namespace)?;
             }
         }
+        spec.check_ports()?;
         Forwarders::check(spec.network, &spec.ports)
     }
 
@@ -506,13 +525,14 @@ impl Runtime for EmbeddedRuntime {
             }
             self.claim_pod_dir(id, &dir)?;
         }
-        let (dir, is_known) = match lock(&self.sandboxes).get_mut(id) {
+        let (dir, is_known, published) = match lock(&self.sandboxes).get_mut(id) {
             Some(pod) => {
                 pod.ports = None;
-                (pod.dir.clone(), pod.state.is_some())
+                (pod.dir.clone(), pod.state.is_some(), pod.published_at())
             }
             None => return Ok(()),
         };
+        network::unpublish(&published).await;
         let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
         let left = blocking(move || {
             // It was not adopted, or could not be.
@@ -534,6 +554,9 @@ impl Runtime for EmbeddedRuntime {
         }
         let removed = lock(&self.sandboxes).remove(id);
         if let Some(pod) = removed {
+            if !is_known {
+                network::unpublish(&pod.published_at()).await;
+            }
             self.claims.release(&pod.dir);
             if pod.is_on_bridge() {
                 lock(&self.off_bridge).push(id.clone());

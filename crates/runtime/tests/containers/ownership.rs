@@ -281,7 +281,7 @@ async fn published_ports_are_opened_again() {
     let script = "while true; do echo hello | nc -l -p 80; done";
     let id = left_by_a_node(state.path(), script, |spec| {
         spec.ports = vec![PublishedPort { host, pod_port: 80, udp: false }];
-        spec.network = NetworkMode::None;
+        spec.network = NetworkMode::Private;
     })
     .await;
     eventually("the port is closed with its node", || TcpStream::connect(host).is_err()).await;

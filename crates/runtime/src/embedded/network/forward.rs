@@ -1,28 +1,38 @@
 //! Published ports: connections to a port of the host are forwarded to a port of the pod.
 //!
-//! Done in user space with sockets created inside the pod's network, so it needs no packet filter, works for
-//! pods that have loopback only, and reaches programs that listen on loopback only.
+//! The port is open in this process for as long as it is published, so that no other program can have it. As root
+//! the kernel takes what it can before it arrives there (`publish.rs`). The rest is forwarded in user space, from the
+//! network namespace that has the pods' bridge: the pod sees the bridge's address. It is never reached on its
+//! loopback: a program that listens there trusts who connects.
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::budget::{Budget, Share};
 use super::enter::{connect_tcp, connect_udp};
+use super::idle::{Idle, IdleLimits, Watched};
+use super::publish;
 use crate::{NetworkMode, PublishedPort, RuntimeError};
 
-/// Maximum connections per port; more wait in the listen queue.
-const CONNECTIONS_MAX: usize = 1024;
-/// Maximum peers per UDP port; datagrams of more are dropped.
-const PEERS_MAX: usize = 1024;
+/// Descriptors of a TCP connection: to the client and to the pod.
+const CONNECTION: usize = 2;
+/// Descriptors of a UDP peer.
+const PEER: usize = 1;
+/// A connection is closed after this long without a byte either way.
+const CONNECTION_IDLE: IdleLimits =
+    IdleLimits { usual: Duration::from_secs(60 * 60), scarce: Duration::from_secs(60) };
 /// A UDP peer is forgotten after this long without a datagram either way.
-const PEER_IDLE: Duration = Duration::from_secs(90);
+const PEER_IDLE: IdleLimits = IdleLimits { usual: Duration::from_secs(90), scarce: Duration::from_secs(10) };
+/// Read at once from a connection.
+const COPY_BYTES: usize = 32 * 1024;
 /// Datagrams that wait for a peer's socket.
 const QUEUE_MAX: usize = 64;
 const DATAGRAM_BYTES: usize = 64 * 1024;
@@ -34,7 +44,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const CLOSING_MAX: Duration = Duration::from_millis(200);
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
 
-/// The published ports of one pod. Dropping it closes them and every connection through them.
+/// The published ports of one pod. Dropping it closes them and every connection that was forwarded in user space;
+/// [`super::unpublish`] ends what the kernel forwards.
 #[derive(Debug, Default)]
 pub struct Forwarders {
     addresses: Vec<SocketAddr>,
@@ -42,30 +53,47 @@ pub struct Forwarders {
 }
 
 impl Forwarders {
-    /// Opens the ports at the host and forwards them into the network namespace at `netns` (`None`: the host's own), to
-    /// the pod's addresses and then to its loopback, whichever answers first.
+    /// Opens the ports at the host and forwards them to the pod with the given address. `bridge` is the network
+    /// namespace with the pods' bridge, if it is not the host's.
     ///
     /// # Errors
     /// A port cannot be opened, usually because it is in use. Then none stays open.
     pub async fn start(
-        netns: Option<&Path>,
-        pod_ips: &[IpAddr],
+        pod: IpAddr,
+        bridge: Option<&Path>,
         ports: &[PublishedPort],
+    ) -> Result<Forwarders, RuntimeError> {
+        let forwarders = Forwarders::open(pod, bridge, ports, &Budget::of_process()).await?;
+        if let (IpAddr::V4(pod), None) = (pod, bridge) {
+            let mut opened = ports.to_vec();
+            for (port, address) in opened.iter_mut().zip(&forwarders.addresses) {
+                port.host = *address;
+            }
+            let published = super::blocking(move || {
+                let _lock = super::lock();
+                publish::publish(pod, &opened)
+            });
+            if let Err(error) = published.await {
+                tracing::debug!(%error, "published ports are forwarded in user space only");
+            }
+        }
+        Ok(forwarders)
+    }
+
+    pub(super) async fn open(
+        pod: IpAddr,
+        bridge: Option<&Path>,
+        ports: &[PublishedPort],
+        budget: &Arc<Budget>,
     ) -> Result<Forwarders, RuntimeError> {
         let mut forwarders = Forwarders::default();
         for port in ports {
-            if netns.is_none() && is_its_own(port) {
-                continue;
-            }
-            let ips = pod_ips.iter().copied().filter(|ip| !ip.is_loopback());
             let target = Arc::new(Target {
-                netns: netns.map(Path::to_owned),
-                addresses: ips
-                    .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
-                    .map(|ip| SocketAddr::new(ip, port.pod_port))
-                    .collect(),
+                bridge: bridge.map(Path::to_owned),
+                address: SocketAddr::new(pod, port.pod_port),
+                budget: Arc::clone(budget),
             });
-            let opened = forwarders.open(port, target).await;
+            let opened = forwarders.open_one(port, target).await;
             forwarders.addresses.push(opened.map_err(|e| refused(port, e))?);
         }
         Ok(forwarders)
@@ -73,7 +101,8 @@ impl Forwarders {
 
     /// Checks whether the ports could be opened now.
     pub(crate) fn check(network: NetworkMode, ports: &[PublishedPort]) -> Result<(), RuntimeError> {
-        for port in ports.iter().filter(|port| network != NetworkMode::Host || !is_its_own(port)) {
+        // On the host network the program itself listens there.
+        for port in ports.iter().filter(|_| network == NetworkMode::Private) {
             let opened = match port.udp {
                 true => std::net::UdpSocket::bind(port.host).map(drop),
                 false => std::net::TcpListener::bind(port.host).map(drop),
@@ -88,7 +117,7 @@ impl Forwarders {
         &self.addresses
     }
 
-    async fn open(&mut self, port: &PublishedPort, target: Arc<Target>) -> io::Result<SocketAddr> {
+    async fn open_one(&mut self, port: &PublishedPort, target: Arc<Target>) -> io::Result<SocketAddr> {
         if port.udp {
             let socket = once_closed(|| UdpSocket::bind(port.host)).await?;
             let address = socket.local_addr()?;
@@ -115,11 +144,6 @@ async fn once_closed<T, F: Future<Output = io::Result<T>>>(open: impl Fn() -> F)
     }
 }
 
-/// On the host network the program itself listens there.
-fn is_its_own(port: &PublishedPort) -> bool {
-    port.host.port() == port.pod_port
-}
-
 fn refused(port: &PublishedPort, error: io::Error) -> RuntimeError {
     let (number, protocol) = (port.host.port(), if port.udp { "udp" } else { "tcp" });
     let ip = port.host.ip();
@@ -141,56 +165,59 @@ fn refused(port: &PublishedPort, error: io::Error) -> RuntimeError {
 /// A port of the pod.
 #[derive(Debug)]
 struct Target {
-    netns: Option<PathBuf>,
-    addresses: Vec<SocketAddr>,
-}
-
-impl Target {
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let mut last = io::ErrorKind::AddrNotAvailable.into();
-        for address in &self.addresses {
-            match connect_tcp(self.netns.as_deref(), *address, CONNECT_TIMEOUT).await {
-                Ok(stream) => return Ok(stream),
-                Err(e) => last = e,
-            }
-        }
-        Err(last)
-    }
+    bridge: Option<PathBuf>,
+    address: SocketAddr,
+    budget: Arc<Budget>,
 }
 
 async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     loop {
-        let slot = Arc::clone(&slots).acquire_owned().await.expect("the semaphore is never closed");
+        // Clients wait in the listen queue meanwhile.
+        target.budget.room_for(CONNECTION).await;
         // Finished connections are removed when new ones come.
         while connections.try_join_next().is_some() {}
-        let mut client = match listener.accept().await {
-            Ok((client, _)) => client,
+        let (client, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(e) => {
                 tracing::debug!(error = %e, "accepting a connection for a published port");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let target = Arc::clone(&target);
-        connections.spawn(async move {
-            let _slot = slot;
-            match target.connect().await {
-                Ok(mut pod) => {
-                    // Small messages must not wait for more data; a failure only costs time.
-                    let _ = client.set_nodelay(true).and(pod.set_nodelay(true));
-                    // Either end may go away at any time; there is nobody to report it to.
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut pod).await;
-                }
-                Err(e) => {
-                    tracing::debug!(error = %e, target = ?target.addresses, "published port not answered in the pod");
-                    // The client sees a reset, as from a port without a listener, not an orderly end.
-                    let _ = client.set_zero_linger();
-                }
+        match target.budget.take(peer.ip(), CONNECTION) {
+            Some(share) => drop(connections.spawn(serve_connection(client, Arc::clone(&target), share))),
+            None => {
+                tracing::debug!(%peer, "too many connections to published ports");
+                reset(client);
             }
-        });
+        }
     }
+}
+
+async fn serve_connection(client: TcpStream, target: Arc<Target>, _share: Share) {
+    let pod = match connect_tcp(target.bridge.as_deref(), target.address, CONNECT_TIMEOUT).await {
+        Ok(pod) => pod,
+        Err(e) => {
+            tracing::debug!(error = %e, target = %target.address, "published port not answered in the pod");
+            return reset(client);
+        }
+    };
+    // Small messages must not wait for more data; a failure only costs time.
+    let _ = client.set_nodelay(true).and(pod.set_nodelay(true));
+    let idle = Idle::new();
+    let mut client = Watched { stream: client, idle: &idle };
+    let mut pod = Watched { stream: pod, idle: &idle };
+    tokio::select! {
+        // Either end may go away at any time; there is nobody to report it to.
+        _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut pod, COPY_BYTES, COPY_BYTES) => {}
+        () = idle.too_long(CONNECTION_IDLE, &target.budget) => {}
+    }
+}
+
+/// Closes a connection so that the client sees what a port without a listener does, not an orderly end.
+fn reset(client: TcpStream) {
+    let _ = client.set_zero_linger();
 }
 
 type Peers = Arc<Mutex<HashMap<SocketAddr, mpsc::Sender<Vec<u8>>>>>;
@@ -213,12 +240,13 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
             let mut known = peers.lock().unwrap_or_else(PoisonError::into_inner);
             match known.get(&peer) {
                 Some(queue) => queue.clone(),
-                None if known.len() >= PEERS_MAX => continue,
                 None => {
+                    // With too many peers, a datagram of another is lost, as with a full socket.
+                    let Some(share) = target.budget.take(peer.ip(), PEER) else { continue };
                     let (queue, datagrams) = mpsc::channel(QUEUE_MAX);
                     known.insert(peer, queue.clone());
                     let (socket, target) = (Arc::clone(&socket), Arc::clone(&target));
-                    let forget = Forget { peers: Arc::clone(&peers), peer };
+                    let forget = Forget { peers: Arc::clone(&peers), peer, _share: share };
                     tasks.spawn(async move {
                         let forget = forget;
                         if let Err(e) = serve_peer(&socket, forget.peer, &target, datagrams).await {
@@ -238,6 +266,7 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
 struct Forget {
     peers: Peers,
     peer: SocketAddr,
+    _share: Share,
 }
 
 impl Drop for Forget {
@@ -246,53 +275,38 @@ impl Drop for Forget {
     }
 }
 
-/// Forwards the datagrams of one peer in both directions until they stop.
+/// Forwards the datagrams of one peer in both directions until they stop, or until the pod refuses them.
 async fn serve_peer(
     outside: &UdpSocket,
     peer: SocketAddr,
     target: &Target,
     mut datagrams: mpsc::Receiver<Vec<u8>>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; DATAGRAM_BYTES];
-    // Sent, and neither answered nor refused so far.
-    let mut unanswered: Option<Vec<u8>> = None;
-    for address in &target.addresses {
-        let inside = connect_udp(target.netns.as_deref(), *address).await?;
-        if let Some(datagram) = &unanswered {
-            inside.send(datagram).await?;
-        }
-        let refused = loop {
-            let next = async {
-                tokio::select! {
-                    datagram = datagrams.recv() => Next::Send(datagram),
-                    received = inside.recv(&mut buffer) => Next::Received(received),
-                }
-            };
-            match tokio::time::timeout(PEER_IDLE, next).await {
-                Err(_) | Ok(Next::Send(None)) => return Ok(()),
-                Ok(Next::Send(Some(datagram))) => {
-                    let sent = inside.send(&datagram).await;
-                    unanswered = Some(datagram);
-                    if let Err(e) = sent {
-                        break e;
+    let inside = connect_udp(target.bridge.as_deref(), target.address).await?;
+    let idle = Idle::new();
+    let forward = async {
+        loop {
+            tokio::select! {
+                datagram = datagrams.recv() => match datagram {
+                    Some(datagram) => drop(inside.send(&datagram).await?),
+                    None => return io::Result::Ok(()),
+                },
+                ready = inside.readable() => {
+                    ready?;
+                    // Only while it is needed: there may be thousands of peers.
+                    let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
+                    match inside.try_recv_buf(&mut buffer) {
+                        Ok(_) => drop(outside.send_to(&buffer, peer).await?),
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                        Err(e) => return Err(e),
                     }
                 }
-                Ok(Next::Received(Ok(len))) => {
-                    unanswered = None;
-                    outside.send_to(&buffer[..len], peer).await?;
-                }
-                Ok(Next::Received(Err(e))) => break e,
             }
-        };
-        // Nothing listens at this address of the pod: send the data to the next one. Any other error ends it.
-        if refused.kind() != io::ErrorKind::ConnectionRefused {
-            return Err(refused);
+            idle.used();
         }
+    };
+    tokio::select! {
+        ended = forward => ended,
+        () = idle.too_long(PEER_IDLE, &target.budget) => Ok(()),
     }
-    Ok(())
-}
-
-enum Next {
-    Send(Option<Vec<u8>>),
-    Received(io::Result<usize>),
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 
-use super::nft::{Family, Hook, Is, Nft, accept, arp_from, drop_packet, ipv4_from, to_loopback};
+use super::nft::{Family, Hook, Is, Nft, Rule, accept, arp_from, drop_packet, ipv4_from, to_loopback};
 use super::subnet::mac_of;
 use super::{BRIDGE, interface_name};
 
@@ -57,23 +57,17 @@ pub(super) fn port(address: Ipv4Addr) -> io::Result<()> {
 /// The kernel cannot filter what an interface receives.
 pub(super) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
     let (name, mac) = (interface_name(address), mac_of(address));
-    Nft::open()?.replace_chain(
-        Family::Netdev,
-        &name,
-        Hook::Ingress(&name),
-        &[
-            &|m| {
-                ipv4_from(m, mac, address);
-                to_loopback(m, Is::Not);
-                accept(m);
-            },
-            &|m| {
-                arp_from(m, mac, address);
-                accept(m);
-            },
-            &|m| drop_packet(m),
-        ],
-    )
+    let ip: Rule<'_> = &|m| {
+        ipv4_from(m, mac, address);
+        to_loopback(m, Is::Not);
+        accept(m);
+    };
+    let arp: Rule<'_> = &|m| {
+        arp_from(m, mac, address);
+        accept(m);
+    };
+    let rules = vec![ip, arp, &|m| drop_packet(m)];
+    Nft::open()?.replace_chains(Family::Netdev, &[(name.clone(), Hook::Ingress(&name), rules)])
 }
 
 fn path(family: &str, interface: &str, name: &str) -> String {

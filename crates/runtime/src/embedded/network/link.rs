@@ -1,5 +1,6 @@
 //! Interfaces, addresses and routes of one network namespace.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -176,6 +177,12 @@ impl Links {
         let message = Message::new(GETADDR, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0]);
         let found = self.0.ask(message, NEWADDR)?;
         Ok(found.iter().filter(|b| read_u32(b, 4) == Some(index)).filter_map(|b| parse_address(b)).collect())
+    }
+
+    /// The interfaces with an IPv4 address.
+    pub(super) fn with_addresses(&mut self) -> io::Result<BTreeSet<u32>> {
+        let message = Message::new(GETADDR, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0]);
+        Ok(self.0.ask(message, NEWADDR)?.iter().filter_map(|bytes| read_u32(bytes, 4)).collect())
     }
 
     /// Adds a default route to `gateway`.

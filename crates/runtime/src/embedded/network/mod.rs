@@ -12,13 +12,17 @@
 //! namespace: a crash leaves no stale allocations behind. The alias of the interface holds the sandbox id,
 //! for [`detach`] and for people.
 
+mod budget;
+mod conntrack;
 mod forward;
 mod harden;
+mod idle;
 mod link;
 mod listen;
 mod nat;
 mod netlink;
 mod nft;
+mod publish;
 mod subnet;
 #[cfg(test)]
 mod tests;
@@ -44,6 +48,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NetworkMode, RuntimeError, SandboxId, SandboxSpec, netns as enter};
 use link::Links;
+use nft::Nft;
 
 /// The bridge at the host.
 const BRIDGE: &str = "outrigger0";
@@ -125,10 +130,31 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
         for link in host.list()?.into_iter().filter(|l| l.alias == alias) {
             host.delete(link.index)?;
         }
-        Ok(())
+        // Without nf_tables there is nothing to remove.
+        Nft::open().and_then(|mut nft| publish::remove_stale(&mut nft, &mut host)).or_else(unless_unsupported)
     })
     .await
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
+}
+
+/// Ends what the kernel forwards to published ports of the pod with these addresses. Idempotent.
+pub(crate) async fn unpublish(pod: &[IpAddr]) {
+    for ip in pod {
+        let IpAddr::V4(ip) = *ip else { continue };
+        if let Err(error) = blocking(move || publish::unpublish(ip).or_else(unless_unsupported)).await {
+            tracing::warn!(%error, "connections to the published ports of {ip} are still forwarded");
+        }
+    }
+}
+
+/// Without nf_tables or the privilege to use it there are no rules either.
+fn unless_unsupported(error: io::Error) -> io::Result<()> {
+    use rustix::io::Errno;
+    let unsupported = [Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::INVAL, Errno::PERM];
+    match unsupported.into_iter().any(|errno| link::is(&error, errno)) {
+        true => Ok(()),
+        false => Err(error),
+    }
 }
 
 /// Whether something on this host may have to be restored once its last pod is gone: whether the bridge
@@ -360,6 +386,11 @@ fn interface_name(address: Ipv4Addr) -> String {
     format!("or{:08x}", address.to_bits())
 }
 
+/// The address in an [`interface_name`].
+fn address_of(interface: &str) -> Option<Ipv4Addr> {
+    u32::from_str_radix(interface.strip_prefix("or")?, 16).ok().map(Ipv4Addr::from_bits)
+}
+
 /// The address of the interface with the default route.
 fn host_address() -> io::Result<Option<Ipv4Addr>> {
     let mut host = Links::open(None)?;
@@ -375,5 +406,6 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     netlink::fuzz(bytes, |payload| {
         link::fuzz(payload);
         let _ = nft::parse_chain(payload);
+        let _ = conntrack::redirected_to(payload, Ipv4Addr::LOCALHOST);
     });
 }

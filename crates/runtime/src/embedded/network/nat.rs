@@ -17,10 +17,11 @@ use std::process::{Command, Output, Stdio};
 
 use super::link::Links;
 use super::nft::{
-    Direction, Family, Hook, Is, Nft, drop_packet, interface, masquerade, not_part_of_a_connection,
-    source_in, to_loopback,
+    Direction, Family, Hook, Is, Nft, destination_as_sent, drop_packet, interface, masquerade,
+    not_part_of_a_connection, source_in, to_loopback,
 };
 use super::{BRIDGE, Subnet};
+use crate::embedded::rootless::find_program;
 
 /// Chains of the table for IPv4.
 const GUARD_CHAIN: &str = "forward";
@@ -28,7 +29,16 @@ const LOCAL_CHAIN: &str = "local";
 /// Marks that there are rules in iptables too.
 const IPTABLES_CHAIN: &str = "iptables";
 const UPLINK_PREFIX: &str = "uplink-";
-/// The comment of iptables rules that record a change of `forwarding`.
+const LOOPBACK: &str = "lo";
+const IPTABLES: &str = "iptables";
+/// How iptables exits if the kernel does not have a table.
+const NO_SUCH_TABLE: i32 = 3;
+/// Maximum interfaces from which connections to published ports are forwarded in the kernel; those that come by
+/// others take the way through user space.
+const INTERFACES_MAX: usize = 32;
+/// The comment of our iptables rules: only these are ever removed.
+const COMMENT: &str = "outrigger";
+/// The comment of those that record a change of `forwarding`.
 const UPLINK_COMMENT: &str = "outrigger-uplink";
 
 /// How the rules are stored.
@@ -52,14 +62,7 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
         Filter::Iptables => guard_iptables(subnet)?,
     }
     for uplink in uplinks(links)? {
-        let on = is_on(&uplink)?;
-        if !on {
-            guard_uplink(filter, &uplink)?;
-            set_forwarding(&uplink, "1")?;
-        } else if filter == Filter::Nftables && is_on("all")? {
-            // Someone has enabled forwarding for the whole machine by now: the rule would get in the way.
-            Nft::open()?.remove_chain(Family::Ip, &format!("{UPLINK_PREFIX}{uplink}"))?;
-        }
+        forward_from(filter, &uplink)?;
     }
     if !is_on(BRIDGE)? {
         set_forwarding(BRIDGE, "1")?;
@@ -67,18 +70,60 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
     Ok(())
 }
 
+/// Lets the kernel forward what an interface receives, to pods only if it did not forward before.
+fn forward_from(filter: Filter, uplink: &str) -> io::Result<()> {
+    if !is_on(uplink)? {
+        guard_uplink(filter, uplink)?;
+        set_forwarding(uplink, "1")
+    } else if filter == Filter::Nftables && is_on("all")? {
+        // Someone has enabled forwarding for the whole machine by now: the rule would get in the way.
+        Nft::open()?.remove_chains(Family::Ip, &[format!("{UPLINK_PREFIX}{uplink}")])
+    } else {
+        Ok(())
+    }
+}
+
+/// Prepares this host to forward connections to published ports, and returns the interfaces it forwards from.
+///
+/// # Errors
+/// The host does not forward to pods with nf_tables rules, or something cannot be changed.
+pub(super) fn let_in(nft: &mut Nft, links: &mut Links) -> io::Result<Vec<String>> {
+    if !nft.has_chain(Family::Ip, GUARD_CHAIN)? || !is_on(BRIDGE)? {
+        return Err(io::Error::other("this host does not forward to pods with nf_tables"));
+    }
+    // Something may have closed the chain since the first pod started.
+    pass_a_closed_forward_chain(nft)?;
+    let mut names = Vec::new();
+    for index in links.with_addresses()? {
+        names.extend(links.by_index(index)?.map(|link| link.name));
+    }
+    names.retain(|name| name != BRIDGE && name != LOOPBACK);
+    names.truncate(INTERFACES_MAX);
+    for name in &names {
+        forward_from(Filter::Nftables, name)?;
+    }
+    Ok(names)
+}
+
 /// Undoes [`let_out`]. There may be nothing to undo.
 pub(super) fn restore() -> io::Result<()> {
-    let (mut uplinks, mut in_iptables) = (Vec::new(), true);
+    let mut uplinks = Vec::new();
     let mut nft = Nft::open();
+    let mut marked = None;
     if let Ok(nft) = &mut nft
         && let Ok(chains) = nft.chains(Family::Ip)
     {
-        in_iptables = chains.iter().any(|chain| chain == IPTABLES_CHAIN);
+        marked = Some(chains.iter().any(|chain| chain == IPTABLES_CHAIN));
         uplinks.extend(chains.iter().filter_map(|chain| Some(chain.strip_prefix(UPLINK_PREFIX)?.to_owned())));
     }
-    let rules = if in_iptables { own_iptables_rules() } else { Vec::new() };
-    uplinks.extend(rules.iter().filter_map(|rule| rule.uplink()));
+    let rules = match marked {
+        Some(true) => own_iptables_rules(),
+        Some(false) => Ok(Vec::new()),
+        // Without nf_tables there is no record. Without the command nobody can have added any.
+        None if find_program(IPTABLES).is_none() => Ok(Vec::new()),
+        None => own_iptables_rules(),
+    };
+    uplinks.extend(rules.iter().flatten().filter_map(Rule::uplink));
     for uplink in uplinks {
         // If the whole machine forwards, someone else has enabled it. An interface that is gone needs no
         // change.
@@ -89,15 +134,23 @@ pub(super) fn restore() -> io::Result<()> {
             }
         }
     }
-    for rule in rules {
-        rule.remove()?;
-    }
+    let removed = rules.and_then(|rules| rules.iter().try_for_each(Rule::remove));
     if let Ok(nft) = &mut nft {
-        nft.remove_table(Family::Ip)?;
+        match &removed {
+            Ok(()) => nft.remove_table(Family::Ip)?,
+            // The record stays: whoever comes next tries again.
+            Err(_) => {
+                let mut chains = nft.chains(Family::Ip)?;
+                chains.retain(|chain| chain != IPTABLES_CHAIN);
+                nft.remove_chains(Family::Ip, &chains)?;
+            }
+        }
         // Kernels that cannot filter an interface have no such table.
         let _ = nft.remove_table(Family::Netdev);
     }
-    Ok(())
+    removed.map_err(|e| {
+        io::Error::new(e.kind(), format!("iptables rules with the comment `{COMMENT}` are left behind: {e}"))
+    })
 }
 
 /// The interfaces with a default route.
@@ -139,6 +192,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
             interface(m, Direction::Out, Is::Equal, BRIDGE);
             interface(m, Direction::In, Is::Not, BRIDGE);
             not_part_of_a_connection(m);
+            destination_as_sent(m);
             drop_packet(m);
         }],
     )?;
@@ -161,7 +215,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
         &chain,
         Hook::SourceNat,
         &[&|m| {
-            source_in(m, subnet);
+            source_in(m, Is::Equal, subnet);
             interface(m, Direction::Out, Is::Not, BRIDGE);
             masquerade(m);
         }],
@@ -169,7 +223,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
     if is_new {
         match pass_a_closed_forward_chain(nft) {
             Ok(()) => {}
-            Err(e) => tracing::debug!(error = %e, "cannot see whether a firewall drops what pods send"),
+            Err(e) => tracing::warn!("a firewall may drop what pods send and what is sent to them: {e}"),
         }
     }
     Ok(())
@@ -179,7 +233,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
 /// was switched on.
 fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
     if filter == Filter::Iptables {
-        return iptables_insert(&Rule::new("filter", "FORWARD", &uplink_rule(uplink)));
+        return iptables_insert(&uplink_rule(uplink));
     }
     let chain = format!("{UPLINK_PREFIX}{uplink}");
     Nft::open()?
@@ -196,19 +250,16 @@ fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
         .map(drop)
 }
 
-fn uplink_rule(uplink: &str) -> Vec<&str> {
-    vec!["-i", uplink, "!", "-o", BRIDGE, "-m", "comment", "--comment", UPLINK_COMMENT, "-j", "DROP"]
+fn uplink_rule(uplink: &str) -> Rule {
+    Rule::marked("filter", "FORWARD", UPLINK_COMMENT, &["-i", uplink, "!", "-o", BRIDGE, "-j", "DROP"])
 }
 
 fn guard_iptables(subnet: Subnet) -> io::Result<()> {
     // If nf_tables exists after all, it records where else to look.
     let _ = Nft::open().and_then(|mut nft| nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[]));
-    let opening = ["-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED", "-j", "DROP"];
-    iptables_insert(&Rule::new(
-        "filter",
-        "FORWARD",
-        &[&["!", "-i", BRIDGE, "-o", BRIDGE][..], &opening].concat(),
-    ))?;
+    let opening =
+        ["!", "-i", BRIDGE, "-o", BRIDGE, "-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED"];
+    iptables_insert(&Rule::new("filter", "FORWARD", &[&opening[..], &["-j", "DROP"]].concat()))?;
     iptables_insert(&Rule::new("raw", "PREROUTING", &["-d", "127.0.0.0/8", "-i", BRIDGE, "-j", "DROP"]))?;
     let subnet = subnet.to_string();
     iptables_insert(&Rule::new("nat", "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"]))
@@ -220,14 +271,18 @@ fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
     if !has_iptables_filter(nft)? {
         return Ok(());
     }
-    let rules = iptables(&["-S", "FORWARD"])?;
+    let rules = match iptables(&["-S", "FORWARD"]) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        rules => rules?,
+    };
     if !String::from_utf8_lossy(&rules.stdout).contains("-P FORWARD DROP") {
         return Ok(());
     }
     nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[])?;
     iptables_insert(&Rule::new("filter", "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"]))?;
-    let answers = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"];
-    iptables_insert(&Rule::new("filter", "FORWARD", &answers))
+    // Answers, and connections to published ports. Our own table drops all others.
+    let inward = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "ACCEPT"];
+    iptables_insert(&Rule::new("filter", "FORWARD", &inward))
 }
 
 /// Whether iptables may have rules for what is forwarded. Starting the command to learn that takes 7 ms.
@@ -252,16 +307,27 @@ struct Rule {
 
 impl Rule {
     fn new(table: &'static str, chain: &str, words: &[&str]) -> Rule {
-        Rule { table, chain: chain.to_owned(), words: words.iter().map(|w| (*w).to_owned()).collect() }
+        Rule::marked(table, chain, COMMENT, words)
     }
 
-    /// Parses a line of `iptables -S`, if it is about the bridge.
+    fn marked(table: &'static str, chain: &str, comment: &str, words: &[&str]) -> Rule {
+        let words = [&["-m", "comment", "--comment", comment], words].concat();
+        Rule { table, chain: chain.to_owned(), words: words.into_iter().map(str::to_owned).collect() }
+    }
+
+    /// Parses a line of `iptables -S`, if it has a comment of ours. The comment alone says whose a rule is:
+    /// administrators may have rules about the bridge.
     fn parse(table: &'static str, line: &str) -> Option<Rule> {
-        let mut words = line.split_whitespace().map(|word| word.trim_matches('"').to_owned());
+        // None of ours has a space in a word, so quotes are those of a whole word.
+        let word = |word: &str| {
+            (word.starts_with('"') == word.ends_with('"')).then(|| word.trim_matches('"').to_owned())
+        };
+        let mut words = line.split_whitespace().map(word).collect::<Option<Vec<String>>>()?.into_iter();
         (words.next()? == "-A").then_some(())?;
         let chain = words.next()?;
         let words: Vec<String> = words.collect();
-        words.iter().any(|word| word == BRIDGE).then_some(Rule { table, chain, words })
+        let comment = words.iter().position(|word| word == "--comment").and_then(|at| words.get(at + 1))?;
+        [COMMENT, UPLINK_COMMENT].contains(&comment.as_str()).then_some(Rule { table, chain, words })
     }
 
     /// The interface whose forwarding it records.
@@ -281,16 +347,22 @@ impl Rule {
     }
 }
 
-/// All iptables rules about the bridge: nobody else has a reason to create any.
-fn own_iptables_rules() -> Vec<Rule> {
+/// Our rules in iptables.
+///
+/// # Errors
+/// The command cannot be run.
+fn own_iptables_rules() -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for (table, chain) in [("filter", "FORWARD"), ("raw", "PREROUTING"), ("nat", "POSTROUTING")] {
-        // Without the command there are none.
-        let Ok(listed) = iptables(&["-t", table, "-S", chain]) else { return rules };
+        let listed = iptables(&["-t", table, "-S", chain])?;
+        if listed.status.code() == Some(NO_SUCH_TABLE) {
+            continue;
+        }
+        check(&listed)?;
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         rules.extend(text.lines().filter_map(|line| Rule::parse(table, line)));
     }
-    rules
+    Ok(rules)
 }
 
 /// Inserts a rule first in its chain unless the chain has it.
@@ -309,8 +381,11 @@ fn check(output: &Output) -> io::Result<()> {
 }
 
 fn iptables(arguments: &[&str]) -> io::Result<Output> {
+    // Also where `PATH` is empty, as in the process that cleans up.
+    let program = find_program(IPTABLES)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the command `iptables` is not installed"))?;
     // Waits for others that are changing the rules.
-    Command::new("iptables").arg("-w").args(arguments).stdin(Stdio::null()).output()
+    Command::new(program).arg("-w").args(arguments).stdin(Stdio::null()).output()
 }
 
 #[cfg(test)]
@@ -322,10 +397,16 @@ mod tests {
         let line = r#"-A FORWARD -i eth0 ! -o outrigger0 -m comment --comment "outrigger-uplink" -j DROP"#;
         let rule = Rule::parse("filter", line).unwrap();
         assert_eq!(rule.uplink().as_deref(), Some("eth0"));
-        assert_eq!(rule, Rule::new("filter", "FORWARD", &uplink_rule("eth0")));
-        assert_eq!(Rule::parse("filter", "-P FORWARD DROP"), None);
-        assert_eq!(Rule::parse("filter", "-A FORWARD -i docker0 -j ACCEPT"), None);
-        let other = Rule::parse("filter", "-A FORWARD -i outrigger0 -j ACCEPT").unwrap();
-        assert_eq!(other.uplink(), None);
+        let own = Rule::parse("filter", "-A FORWARD -i outrigger0 -m comment --comment outrigger -j ACCEPT");
+        assert_eq!(own.unwrap().uplink(), None);
+        for of_others in [
+            "-P FORWARD DROP",
+            "-A FORWARD -i docker0 -j ACCEPT",
+            "-A FORWARD -i outrigger0 -j ACCEPT",
+            "-A FORWARD -i outrigger0 -m comment --comment \"outrigger may go out\" -j ACCEPT",
+            "-A FORWARD -i outrigger0 -m comment --comment",
+        ] {
+            assert_eq!(Rule::parse("filter", of_others), None, "{of_others}");
+        }
     }
 }

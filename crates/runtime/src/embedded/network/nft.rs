@@ -55,6 +55,10 @@ impl Family {
 pub(super) enum Hook<'a> {
     /// Incoming packets, before anything else.
     Prerouting,
+    /// Incoming packets; destinations may be rewritten.
+    DestinationNat,
+    /// Packets of this host itself; destinations may be rewritten.
+    LocalDestinationNat,
     /// Packets to be forwarded.
     Forward,
     /// Packets that leave; addresses may be rewritten.
@@ -115,30 +119,36 @@ impl Nft {
         }
     }
 
-    /// Adds a chain, replacing one of the same name.
-    pub(super) fn replace_chain(
+    /// Adds chains, replacing those of the same names, in one transaction.
+    pub(super) fn replace_chains(
         &mut self,
         family: Family,
-        chain: &str,
-        hook: Hook<'_>,
-        rules: &[Rule<'_>],
+        chains: &[(String, Hook<'_>, Vec<Rule<'_>>)],
     ) -> io::Result<()> {
         let mut messages = Vec::new();
-        if self.has_chain(family, chain)? {
-            messages.push(delete_chain(family, chain));
+        for (name, hook, rules) in chains {
+            if self.has_chain(family, name)? {
+                messages.push(delete_chain(family, name));
+            }
+            messages.extend(new_chain(family, name, *hook, rules));
         }
-        messages.extend(new_chain(family, chain, hook, rules));
         self.0.batch(batch(messages))
     }
 
-    /// Removes a chain, if it exists.
-    pub(super) fn remove_chain(&mut self, family: Family, chain: &str) -> io::Result<()> {
-        // Checked first because a failed transaction takes about 20 ms: the kernel waits for an RCU grace period
-        // before it rolls back.
-        if !self.has_chain(family, chain)? {
-            return Ok(());
+    /// Removes chains, as far as they exist.
+    pub(super) fn remove_chains(&mut self, family: Family, chains: &[String]) -> io::Result<()> {
+        let mut messages = Vec::new();
+        for chain in chains {
+            // Checked first because a failed transaction takes about 20 ms: the kernel waits for an RCU grace
+            // period before it rolls back.
+            if self.has_chain(family, chain)? {
+                messages.push(delete_chain(family, chain));
+            }
         }
-        gone(self.0.batch(batch(vec![delete_chain(family, chain)])))
+        match messages.is_empty() {
+            true => Ok(()),
+            false => gone(self.0.batch(batch(messages))),
+        }
     }
 
     /// Removes Outrigger's table with everything in it, if it exists.
@@ -196,6 +206,8 @@ fn new_chain(family: Family, chain: &str, hook: Hook<'_>, rules: &[Rule<'_>]) ->
     // Number of the hook, priority, kind of chain, interface.
     let place = match hook {
         Hook::Prerouting => Some((0, -300, "filter", None)),
+        Hook::DestinationNat => Some((0, -100, "nat", None)),
+        Hook::LocalDestinationNat => Some((3, -100, "nat", None)),
         Hook::Forward => Some((2, 0, "filter", None)),
         Hook::SourceNat => Some((4, 100, "nat", None)),
         Hook::Ingress(device) => Some((0, 0, "filter", Some(device))),
@@ -257,6 +269,7 @@ pub(super) enum Is {
 enum Base {
     Ethernet,
     Network,
+    Transport,
 }
 
 /// Continues only if bytes of the packet are `wanted`.
@@ -273,6 +286,7 @@ fn load(m: &mut Message, base: Base, offset: u32, length: u32) {
     let base = match base {
         Base::Ethernet => 0,
         Base::Network => 1,
+        Base::Transport => 2,
     };
     expression(m, "payload", |m| {
         m.be32(DESTINATION_REGISTER, REGISTER).be32(BASE, base).be32(OFFSET, offset).be32(LENGTH, length);
@@ -282,11 +296,43 @@ fn load(m: &mut Message, base: Base, offset: u32, length: u32) {
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
 
-/// Continues only for packets from an IPv4 network.
-pub(super) fn source_in(m: &mut Message, subnet: Subnet) {
+/// Continues only for packets from an IPv4 network, or not from it.
+pub(super) fn source_in(m: &mut Message, is: Is, subnet: Subnet) {
     load(m, Base::Network, IPV4_SOURCE, 4);
     and(m, &subnet.mask().octets());
-    compare(m, Is::Equal, &subnet.base().octets());
+    compare(m, is, &subnet.base().octets());
+}
+
+/// Continues only for packets to this address.
+pub(super) fn destination(m: &mut Message, address: Ipv4Addr) {
+    packet_has(m, Base::Network, IPV4_DESTINATION, &address.octets());
+}
+
+/// Continues only for packets to an address of this host.
+pub(super) fn to_this_host(m: &mut Message) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const RESULT: u16 = 2;
+    const FLAGS: u16 = 3;
+    const ADDRESS_TYPE: u32 = 3;
+    const OF_DESTINATION: u32 = 1 << 1;
+    const LOCAL: u32 = 2;
+    expression(m, "fib", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(RESULT, ADDRESS_TYPE).be32(FLAGS, OF_DESTINATION);
+    });
+    compare(m, Is::Equal, &LOCAL.to_ne_bytes());
+}
+
+/// Continues only for TCP or UDP packets to this port.
+pub(super) fn to_port(m: &mut Message, udp: bool, port: u16) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const KEY: u16 = 2;
+    const TRANSPORT_PROTOCOL: u32 = 16;
+    const DESTINATION_PORT: u32 = 2;
+    expression(m, "meta", |m| {
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, TRANSPORT_PROTOCOL);
+    });
+    compare(m, Is::Equal, &[if udp { 17 } else { 6 }]);
+    packet_has(m, Base::Transport, DESTINATION_PORT, &port.to_be_bytes());
 }
 
 /// Continues only for packets to addresses that are (not) 127.0.0.0/8.
@@ -346,15 +392,43 @@ pub(super) fn interface(m: &mut Message, direction: Direction, is: Is, wanted: &
 
 /// Continues only for packets that begin a connection.
 pub(super) fn not_part_of_a_connection(m: &mut Message) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const KEY: u16 = 2;
     const STATE: u32 = 0;
     const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+    connection_lacks(m, STATE, ESTABLISHED_OR_RELATED);
+}
+
+/// Continues only for packets whose destination was not rewritten.
+pub(super) fn destination_as_sent(m: &mut Message) {
+    const STATUS: u32 = 2;
+    const DESTINATION_REWRITTEN: u32 = 1 << 5;
+    connection_lacks(m, STATUS, DESTINATION_REWRITTEN);
+}
+
+/// Continues only if the connection has none of `bits`.
+fn connection_lacks(m: &mut Message, what: u32, bits: u32) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const KEY: u16 = 2;
     expression(m, "ct", |m| {
-        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, STATE);
+        m.be32(DESTINATION_REGISTER, REGISTER).be32(KEY, what);
     });
-    and(m, &ESTABLISHED_OR_RELATED.to_ne_bytes());
+    and(m, &bits.to_ne_bytes());
     compare(m, Is::Equal, &[0; 4]);
+}
+
+/// Rewrites the destination.
+pub(super) fn redirect_to(m: &mut Message, address: Ipv4Addr, port: u16) {
+    const KIND: u16 = 1;
+    const FAMILY: u16 = 2;
+    const ADDRESS_REGISTER: u16 = 3;
+    const PORT_REGISTER: u16 = 5;
+    const DESTINATION: u32 = 1;
+    const SECOND_REGISTER: u32 = 2;
+    immediate(m, REGISTER, |m| value(m, &address.octets()));
+    immediate(m, SECOND_REGISTER, |m| value(m, &port.to_be_bytes()));
+    expression(m, "nat", |m| {
+        m.be32(KIND, DESTINATION).be32(FAMILY, Family::Ip.number().into());
+        m.be32(ADDRESS_REGISTER, REGISTER).be32(PORT_REGISTER, SECOND_REGISTER);
+    });
 }
 
 /// Rewrites the source to the address of the interface the packet leaves by.
@@ -371,16 +445,21 @@ pub(super) fn accept(m: &mut Message) {
 }
 
 fn verdict(m: &mut Message, code: u32) {
-    const DESTINATION_REGISTER: u16 = 1;
-    const DATA: u16 = 2;
     const DATA_VERDICT: u16 = 2;
     const VERDICT_CODE: u16 = 1;
-    expression(m, "immediate", |m| {
-        m.be32(DESTINATION_REGISTER, VERDICT).nested(DATA, |m| {
-            m.nested(DATA_VERDICT, |m| {
-                m.be32(VERDICT_CODE, code);
-            });
+    immediate(m, VERDICT, |m| {
+        m.nested(DATA_VERDICT, |m| {
+            m.be32(VERDICT_CODE, code);
         });
+    });
+}
+
+/// Register = data.
+fn immediate(m: &mut Message, register: u32, data: impl FnOnce(&mut Message)) {
+    const DESTINATION_REGISTER: u16 = 1;
+    const DATA: u16 = 2;
+    expression(m, "immediate", |m| {
+        m.be32(DESTINATION_REGISTER, register).nested(DATA, data);
     });
 }
 

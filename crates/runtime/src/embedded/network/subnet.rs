@@ -37,6 +37,11 @@ impl fmt::Display for Subnet {
 }
 
 impl Subnet {
+    /// A network whose first address is `base`.
+    pub(super) const fn fixed(base: Ipv4Addr, prefix: u8) -> Subnet {
+        Subnet { base, prefix }
+    }
+
     /// The network of that many leading bits that `address` is in.
     pub fn new(address: Ipv4Addr, prefix: u8) -> Subnet {
         let prefix = prefix.min(32);

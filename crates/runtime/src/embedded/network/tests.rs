@@ -2,6 +2,7 @@
 //! with its own network and mounts, and no packet leaves it.
 
 mod attacks;
+mod publish;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
 use super::link::Links;
 use super::*;
-use crate::{PublishedPort, Resources};
+use crate::Resources;
 
 const SOON: Duration = Duration::from_secs(5);
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -143,10 +144,6 @@ async fn talk(mut stream: TcpStream) -> io::Result<String> {
 
 async fn ask(netns: Option<&Path>, address: SocketAddr) -> io::Result<String> {
     talk(connect_tcp(netns, address, SOON).await?).await
-}
-
-fn publish(pod_port: u16, udp: bool) -> PublishedPort {
-    PublishedPort { host: SocketAddr::new(LOCALHOST, 0), pod_port, udp }
 }
 
 async fn until(what: &str, mut done: impl AsyncFnMut() -> bool) {
@@ -398,127 +395,6 @@ fn networks_in_use_are_avoided() {
         let (_, attachment) = host.pod("a", NetworkMode::Private).await;
         assert_eq!(attachment.subnet.expect("subnet").to_string(), "10.199.0.0/16");
         drop(netns);
-    });
-}
-
-#[test]
-fn published_tcp_ports_reach_the_pod() {
-    on_a_host(async |host| {
-        for mode in [NetworkMode::Private, NetworkMode::None] {
-            let (netns, attachment) = host.pod(&format!("{mode:?}"), mode).await;
-            let inside = serve(Some(&netns), SocketAddr::new(LOCALHOST, 0), "loopback");
-            let mut ports = vec![publish(inside.port(), false), publish(9, false)];
-            if let Some(ip) = attachment.ips.first() {
-                ports.push(publish(serve(Some(&netns), SocketAddr::new(*ip, 0), "address").port(), false));
-            }
-            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("start");
-            let at = forwarders.addresses().to_vec();
-            assert_eq!(ask(None, at[0]).await.expect("loopback"), "loopback 127.0.0.1 hello");
-            if let Some(ip) = attachment.ips.first() {
-                assert_eq!(ask(None, at[2]).await.expect("address"), format!("address {ip} hello"));
-            }
-            // A port without a listener behaves like one: no orderly empty answer.
-            assert_eq!(ask(None, at[1]).await.expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
-
-            let mut open = connect_tcp(None, at[0], SOON).await.expect("connect");
-            open.read_u8().await.expect("through");
-            drop(forwarders);
-            let mut rest = Vec::new();
-            // Closed, in order or not; it must not hang.
-            let _ = tokio::time::timeout(SOON, open.read_to_end(&mut rest)).await.expect("closed");
-            until("the port closes", async || ask(None, at[0]).await.is_err()).await;
-        }
-    });
-}
-
-#[test]
-fn published_udp_ports_reach_the_pod() {
-    on_a_host(async |host| {
-        for (mode, on_loopback) in
-            [(NetworkMode::Private, false), (NetworkMode::Private, true), (NetworkMode::None, true)]
-        {
-            let (netns, attachment) = host.pod(&format!("{mode:?}-{on_loopback}"), mode).await;
-            let ip = if on_loopback { LOCALHOST } else { attachment.ips[0] };
-            let server = socket_in(Some(&netns), || {
-                let socket = std::net::UdpSocket::bind((ip, 0))?;
-                socket.set_nonblocking(true)?;
-                Ok(socket)
-            })
-            .and_then(UdpSocket::from_std)
-            .expect("server");
-            let ports = [publish(server.local_addr().expect("address").port(), true)];
-            tokio::spawn(async move {
-                let mut buffer = [0; 2048];
-                while let Ok((len, peer)) = server.recv_from(&mut buffer).await {
-                    server.send_to(&buffer[..len], peer).await.expect("answer");
-                }
-            });
-            let forwarders = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("start");
-            let mut clients = Vec::new();
-            for word in ["one", "two"] {
-                let client = UdpSocket::bind((LOCALHOST, 0)).await.expect("client");
-                client.connect(forwarders.addresses()[0]).await.expect("connect");
-                clients.push((client, word));
-            }
-            for round in 0..3 {
-                for (client, word) in &clients {
-                    let sent = format!("{word} {round}");
-                    client.send(sent.as_bytes()).await.expect("send");
-                    let mut buffer = [0; 64];
-                    let len = tokio::time::timeout(SOON, client.recv(&mut buffer))
-                        .await
-                        .expect("answer")
-                        .expect("recv");
-                    assert_eq!(&buffer[..len], sent.as_bytes());
-                }
-            }
-        }
-    });
-}
-
-#[test]
-fn a_port_that_is_taken_is_named() {
-    on_a_host(async |host| {
-        let (netns, attachment) = host.pod("a", NetworkMode::None).await;
-        let taken = serve(None, SocketAddr::new(LOCALHOST, 0), "other");
-        let free = PublishedPort { host: SocketAddr::new(LOCALHOST, 0), pod_port: 80, udp: false };
-        let ports = [free, PublishedPort { host: taken, pod_port: 80, udp: false }];
-        let error = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect_err("taken");
-        let expected = format!("host port {} is already in use: ", taken.port());
-        assert!(error.to_string().starts_with(&expected), "{error}");
-        assert_eq!(ask(None, taken).await.expect("the other"), "other 127.0.0.1 hello");
-        // On the host network there is nothing to open if the numbers are equal.
-        let same = [PublishedPort { host: taken, pod_port: taken.port(), udp: false }];
-        let forwarders = Forwarders::start(None, &[], &same).await.expect("start");
-        assert!(forwarders.addresses().is_empty());
-    });
-}
-
-#[test]
-fn a_port_that_is_about_to_be_free_is_waited_for() {
-    on_a_host(async |host| {
-        let (netns, attachment) = host.pod("a", NetworkMode::None).await;
-        for udp in [false, true] {
-            // A copy of the socket, as a process has it that is about to be started.
-            let (taken, copy): (SocketAddr, Box<dyn Send>) = match udp {
-                false => {
-                    let socket = std::net::TcpListener::bind((LOCALHOST, 0)).expect("bind");
-                    (socket.local_addr().expect("address"), Box::new(socket))
-                }
-                true => {
-                    let socket = std::net::UdpSocket::bind((LOCALHOST, 0)).expect("bind");
-                    (socket.local_addr().expect("address"), Box::new(socket))
-                }
-            };
-            let closes = tokio::spawn(async move {
-                tokio::time::sleep(Duration::from_millis(30)).await;
-                drop(copy);
-            });
-            let ports = [PublishedPort { host: taken, pod_port: 80, udp }];
-            let opened = Forwarders::start(Some(&netns), &attachment.ips, &ports).await.expect("opened");
-            assert_eq!(opened.addresses(), [taken]);
-            closes.await.expect("no panic");
-        }
     });
 }
 

@@ -9,7 +9,7 @@ use super::*;
 const A_WHILE: Duration = Duration::from_millis(300);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
-fn v4(ip: IpAddr) -> Ipv4Addr {
+pub(super) fn v4(ip: IpAddr) -> Ipv4Addr {
     match ip {
         IpAddr::V4(ip) => ip,
         IpAddr::V6(ip) => panic!("{ip} is not an IPv4 address"),
@@ -17,7 +17,7 @@ fn v4(ip: IpAddr) -> Ipv4Addr {
 }
 
 /// Sends a raw frame from an interface of a namespace.
-fn send(netns: &Path, interface: &str, frame: &[u8]) {
+pub(super) fn send(netns: &Path, interface: &str, frame: &[u8]) {
     let index =
         Links::open(Some(netns)).and_then(|mut l| l.find(interface)).expect("list").expect("there").index;
     socket_in(Some(netns), || {
@@ -45,7 +45,7 @@ fn send(netns: &Path, interface: &str, frame: &[u8]) {
     .expect("sent");
 }
 
-fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
+pub(super) fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &from, &kind.to_be_bytes(), payload].concat()
 }
 
@@ -56,7 +56,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-fn udp(from: Ipv4Addr, to: SocketAddr, text: &str) -> Vec<u8> {
+pub(super) fn udp(from: Ipv4Addr, to: SocketAddr, text: &str) -> Vec<u8> {
     let length = 28 + text.len() as u16;
     let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0];
     ip[2..4].copy_from_slice(&length.to_be_bytes());
@@ -213,13 +213,13 @@ fn what_listens_on_the_host_s_loopback_is_not_for_pods() {
     });
 }
 
-fn forwarding(interface: &str) -> String {
+pub(super) fn forwarding(interface: &str) -> String {
     let path = format!("/proc/sys/net/ipv4/conf/{interface}/forwarding");
     std::fs::read_to_string(path).expect("sysctl").trim().to_owned()
 }
 
 /// Another network of the host, with a server in it.
-fn lan(host: &Host) -> (PathBuf, SocketAddr) {
+pub(super) fn lan(host: &Host) -> (PathBuf, SocketAddr) {
     let (netns, here, there) =
         (host.netns("lan"), Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 2));
     let (mut links, mut inside) =

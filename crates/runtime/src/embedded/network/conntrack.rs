@@ -1,0 +1,52 @@
+//! The connections that the kernel remembers. It goes on sending them to where they went first, whatever the rules
+//! are by then: a UDP client that never pauses would not reach the next pod with the same published port, but
+//! whoever has the address of the last one.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use rustix::io::Errno;
+
+use super::link::is;
+use super::netlink::{ACK, DUMP, Message, Netlink, REQUEST, attributes};
+
+const CONNECTIONS: u16 = 1;
+const NEW: u16 = CONNECTIONS << 8;
+const GET: u16 = CONNECTIONS << 8 | 1;
+const DELETE: u16 = CONNECTIONS << 8 | 2;
+/// `struct nfgenmsg` for IPv4.
+const HEADER: [u8; 4] = [2, 0, 0, 0];
+
+const AS_SENT: u16 = 1;
+const AS_ANSWERED: u16 = 2;
+const ADDRESSES: u16 = 1;
+const SOURCE: u16 = 1;
+const DESTINATION: u16 = 2;
+
+/// Forgets the connections whose destination was rewritten to this address.
+pub(super) fn forget_redirected_to(address: Ipv4Addr) -> io::Result<()> {
+    let mut netlink = Netlink::open(Some(rustix::net::netlink::NETFILTER))?;
+    for connection in netlink.ask(Message::new(GET, REQUEST | DUMP, &HEADER), NEW)? {
+        let Some(as_sent) = redirected_to(&connection, address) else { continue };
+        let mut delete = Message::new(DELETE, REQUEST | ACK, &HEADER);
+        delete.nested(AS_SENT, |m| {
+            m.raw(as_sent);
+        });
+        match netlink.request(delete) {
+            // It has ended meanwhile.
+            Err(e) if is(&e, Errno::NOENT) => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// What identifies the connection, if it was sent to another address than the one that answers.
+pub(super) fn redirected_to(connection: &[u8], address: Ipv4Addr) -> Option<&[u8]> {
+    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let connection = connection.get(HEADER.len()..)?;
+    let as_sent = find(connection, AS_SENT)?;
+    let answers = find(find(find(connection, AS_ANSWERED)?, ADDRESSES)?, SOURCE)?;
+    let sent_to = find(find(as_sent, ADDRESSES)?, DESTINATION)?;
+    (answers == address.octets() && sent_to != address.octets()).then_some(as_sent)
+}
