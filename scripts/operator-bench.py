@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the operator on a real API server, kubelet and containerd; docs/benchmarks.md has the figures.
 
-usage: scripts/operator-bench.py OUTRIGGER [kubelet|native|publish|webhook|memory|jobs]...
+usage: scripts/operator-bench.py OUTRIGGER [kubelet|native|publish|webhook|memory|jobs|term|recreate]...
 
 Use a release build. The load of the machine is printed with every figure, and what part of its processors' time other machines on the same
 host took since the figure before: with more than a few percent no p99 means anything. operator_cluster.py says what is needed.
@@ -10,6 +10,7 @@ import datetime
 import http.client
 import json
 import os
+import random
 import re
 import ssl
 import statistics
@@ -125,10 +126,10 @@ def took(c, seen, name, env=WAKE):
     return wrote(c, name, "second") - began
 
 
-def wrote(c, name, container):
-    """When a container wrote its first line, by the log of containerd."""
-    log, = (c.top / "podlogs").glob(f"default_{name}_*/{container}/0.log")
-    at = log.read_text().split()[0]
+def wrote(c, name, container, instance=0, line=0):
+    """When an instance of a container wrote a line, by the log of containerd."""
+    log, = (c.top / "podlogs").glob(f"default_{name}_*/{container}/{instance}.log")
+    at = log.read_text().splitlines()[line].split()[0]
     moment = datetime.datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", at).replace("Z", "+00:00"))
     return moment.timestamp()
 
@@ -304,7 +305,52 @@ def jobs(c, count=20):
             clear(c)
 
 
+def term(c, count=10):
+    """A Job's main ends until its sidecar gets TERM and its pod has succeeded, by the containers' own logs."""
+    api = Api(c)
+    seen = follow_statuses(api)
+    time.sleep(1)
+    told = "trap 'echo told; exit 0' TERM; echo; sleep 100000 & wait"
+    for policy in "Never", "OnFailure":
+        names = [f"term-{policy.lower()}-{i}" for i in range(count)]
+        for name in names:
+            # At any moment between two looks of the kubelet.
+            main = f"sleep {1 + random.random():.2f}; echo done"
+            api.call("POST", PODS, pod(name, [container("main", main), container("sidecar", told, KILL)], policy=policy))
+            wait(f"{name} has ended", lambda: (name, "succeeded") in seen and (name, "sidecar", "terminated") in seen, 60)
+        done = {name: wrote(c, name, "main") for name in names}
+        tell(f"one pod at a time, {policy}: main ends to sidecar told to stop", [wrote(c, name, "sidecar", line=1) - done[name] for name in names])
+        tell(f"one pod at a time, {policy}: main ends to pod Succeeded", [seen[(name, "succeeded")] - done[name] for name in names])
+        clear(c)
+
+
+def recreate(c, count=10):
+    """A container recreate request until the container runs again, by the container's own log."""
+    api = Api(c)
+    path = "/apis/apps.kruise.io/v1beta1/namespaces/default/containerrecreaterequests"
+    # A pod for each: a container that is restarted again and again meets the kubelet's back-off.
+    names = [f"recreate-{i}" for i in range(count)]
+    seen = follow_statuses(api)
+    time.sleep(1)
+    for name in names:
+        api.call("POST", PODS, pod(name, [container("app", "echo; " + SLEEP)]))
+    wait("all run", lambda: all((name, "app", "running") in seen for name in names), 120)
+    finished = api.watch(path, lambda obj: [obj["metadata"]["name"]] if obj.get("status", {}).get("completionTime") else [])
+    time.sleep(3)
+    values = []
+    for name in names:
+        # At any moment between two looks of the kubelet.
+        time.sleep(1 + random.random())
+        begun = time.time()
+        api.call("POST", path, {"apiVersion": "apps.kruise.io/v1beta1", "kind": "ContainerRecreateRequest", "metadata": {"name": name},
+                                "spec": {"podName": name, "containers": [{"name": "app"}]}})
+        wait(f"{name} has a verdict", lambda: name in finished, 60)
+        values.append(wrote(c, name, "app", instance=1) - begun)
+    tell("one request at a time: request to container running again", values)
+    clear(c)
+
+
 if __name__ == "__main__":
     own_network()
-    every = [kubelet, native, jobs, publish, webhook, memory]
+    every = [kubelet, native, jobs, publish, webhook, memory, term, recreate]
     run(sys.argv[1] if len(sys.argv) > 1 else "target/release/outrigger", [step for step in every if step.__name__ in sys.argv[2:] or not sys.argv[2:]])

@@ -203,7 +203,23 @@ state = "{t}/ctd/state"
         """What runs on containerd."""
         return subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True).stdout.split()
 
+    def execute(self, name, container, *command):
+        """Runs a command in a container, and returns what it prints."""
+        found = status(self, name, container)["containerID"].split("://")[1]
+        ctr = ["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "exec", "--exec-id", f"script-{time.time_ns()}", found, *command]
+        return subprocess.run(ctr, capture_output=True, text=True).stdout
+
+    def networks(self):
+        """The network namespaces that containerd has made for pods: it leaves them behind when it ends in the middle of removing one."""
+        ctr = ["ctr", "-a", str(self.sock), "-n", "k8s.io", "containers"]
+        for found in subprocess.run([*ctr, "ls", "-q"], capture_output=True, text=True).stdout.split():
+            info = subprocess.run([*ctr, "info", "--spec", found], capture_output=True, text=True).stdout
+            for namespace in json.loads(info or "{}").get("linux", {}).get("namespaces", []):
+                if namespace["type"] == "network" and "/netns/cni-" in namespace.get("path", ""):
+                    yield namespace["path"]
+
     def down(self):
+        networks = set(self.networks())
         self.kubectl("delete", "pods,jobs", "--all", "--grace-period=0", "--force", check=False)
         if not soon(lambda: not self.tasks(), 20):
             for task in self.tasks():
@@ -212,6 +228,9 @@ state = "{t}/ctd/state"
             if name in self.procs:
                 self.kill(name, signal.SIGTERM if name != "apiserver" else signal.SIGKILL)
         self.end_shims()
+        for network in networks:
+            subprocess.run(["umount", "-l", network], capture_output=True)
+            pathlib.Path(network).unlink(missing_ok=True)
         shutil.rmtree(RUN, ignore_errors=True)
         shutil.rmtree(self.data, ignore_errors=True)
         for own in sorted(pathlib.Path("/sys/fs/cgroup").glob("*/outrigger-operator-test/**/"), reverse=True):

@@ -51,6 +51,8 @@ pub struct Options {
     pub cri_endpoint: Option<String>,
     /// Requests need no rights on their pods, as in OpenKruise.
     pub any_requester: bool,
+    /// Every new pod gets the readiness gate that container recreate requests use.
+    pub readiness_gate: bool,
     /// How containers of several launch priorities are ordered.
     pub launch: Launch,
     /// Operator and agent write their logs as JSON.
@@ -68,6 +70,7 @@ impl Default for Options {
             without_agent: false,
             cri_endpoint: None,
             any_requester: false,
+            readiness_gate: false,
             launch: Launch::Barrier,
             json_logs: false,
             webhook_url: None,
@@ -177,6 +180,9 @@ fn fill_in(document: &str, options: &Options) -> String {
         // Requests always need the webhook: without it they would be useless, so the policy only applies to
         // pods.
         text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
+    }
+    if options.readiness_gate {
+        text = text.replacen("\"false\" # readiness gate", "\"true\" # readiness gate", 1);
     }
     let mut more = String::new();
     if options.without_agent {

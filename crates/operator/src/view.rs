@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use outrigger_lifecycle::{
     Dialect, FeatureGates, List, Observation, Plan, PodInput, TerminatorMarks, Time, add_levels, observe,
-    plan,
+    plan, rules,
 };
 
 use crate::key::{self, Opens};
@@ -184,6 +184,11 @@ impl PodView {
     /// Whether it has a final result.
     pub fn is_over(&self) -> bool {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether every container that the pod lives for has ended for good (ST-6, ST-7). False if there is none (ST-9).
+    pub fn mains_are_done(&self) -> bool {
+        rules::all_keepers(&self.plan, &self.observation, |p, c| rules::final_exit(p, c).is_some())
     }
 
     /// Containers with a barrier, by index.

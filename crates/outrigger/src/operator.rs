@@ -81,6 +81,10 @@ struct Install {
     /// otherwise they must also be allowed to delete the pod or to execute commands in it.
     #[arg(long)]
     any_requester: bool,
+    /// Give every new pod the readiness gate KruisePodReady, as OpenKruise does with its feature gate KruisePodReadinessGate:
+    /// container recreate requests can then make the pod unready before they stop anything.
+    #[arg(long)]
+    readiness_gate: bool,
     /// How containers of several launch priorities are started one after the other.
     #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
     launch: Order,
@@ -262,6 +266,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         without_agent: args.without_agent,
         cri_endpoint: args.cri_endpoint,
         any_requester: args.any_requester,
+        readiness_gate: args.readiness_gate,
         launch: args.launch.into(),
         json_logs: args.log_format == LogFormat::Json,
         webhook_url: args.webhook_url,

@@ -27,8 +27,8 @@ use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
-    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, pick, queued_message,
-    step, stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
+    needs_result, pick, queued_message, step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -57,7 +57,7 @@ struct Agent {
     client: Client,
     runtime: NodeRuntime,
     requests: Mutex<HashMap<String, Request>>,
-    /// When each request's pod was first seen as unready, and to have its result.
+    /// When each request was first seen to need its pod unready or to have a result, and when that was done.
     seen: Mutex<HashMap<String, Seen>>,
     /// The preStop hooks that were begun, by the id of their instance.
     hooks: Mutex<HashMap<String, Hook>>,
@@ -317,8 +317,9 @@ impl Agent {
                     let written =
                         write_states(api, &request, |newest| hook_done(newest, index, &id, &ran)).await;
                     if matches!(written, Ok(false)) && stops_after_verdict(&request) {
-                        if let Err(error) = self.stop(stop, took).await {
-                            tracing::warn!(id, error, "not stopped after its hook");
+                        match self.stop(stop, took).await {
+                            Ok(()) => write_killed(api, &request, index, &id).await?,
+                            Err(error) => tracing::warn!(id, error, "not stopped after its hook"),
                         }
                         lock(&self.hooks).remove(&id);
                     } else {
@@ -333,14 +334,22 @@ impl Agent {
                             Some(Hook::Running) | None => Duration::ZERO,
                         };
                         let (request, uid) = (&request, &uid);
-                        async move { (index, self.stop(Stop { request, index, id: &id, uid }, took).await) }
+                        async move {
+                            let result = self.stop(Stop { request, index, id: &id, uid }, took).await;
+                            (index, id, result)
+                        }
                     });
-                    for (index, result) in futures::future::join_all(stops).await {
+                    for (index, id, result) in futures::future::join_all(stops).await {
                         match &result {
                             Ok(()) => self.page.stopped.add_one(),
                             Err(_) => self.page.failed.add_one(),
                         }
-                        write_states(api, &request, |newest| killed(newest, index, result.clone())).await?;
+                        let is_written =
+                            write_states(api, &request, |newest| killed(newest, index, result.clone()))
+                                .await?;
+                        if !is_written && result.is_ok() {
+                            write_killed(api, &request, index, &id).await?;
+                        }
                     }
                     return Ok(Some(Duration::ZERO));
                 }
@@ -361,13 +370,17 @@ impl Agent {
     fn seen_in(&self, request: &Request) -> Seen {
         let is_true = |kind: &str| request.condition(kind).is_some_and(|c| c.status == "True");
         let (unready, result) = (is_true(names::CRR_GRACE), is_true(names::CRR_RESULT_WRITTEN));
-        if !unready && !result {
+        let asked = !result && needs_result(request);
+        if !unready && !asked && !result {
             return Seen::default();
         }
         let mut all = lock(&self.seen);
         let seen = all.entry(key_of(request)).or_default();
         if unready {
             seen.unready.get_or_insert_with(now);
+        }
+        if asked {
+            seen.asked.get_or_insert_with(now);
         }
         if result {
             seen.result.get_or_insert_with(now);
@@ -499,6 +512,27 @@ async fn write_states(
         match write(api, name, patch).await {
             Err(error) if error.is_stale() && tries < WRITES_MAX => {}
             other => return other.map(|_| true),
+        }
+    }
+}
+
+/// Records that an instance was stopped, in a request that has had its verdict meanwhile.
+async fn write_killed(api: &Api<Request>, request: &Request, index: usize, id: &str) -> Result<(), Error> {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    let mut tries = 0;
+    loop {
+        let found = api.get_opt(name).await.map_err(Error::api("read a container recreate request"))?;
+        let found = found.filter(|newest| newest.metadata.uid == request.metadata.uid);
+        let Some(newest) = found else { return Ok(()) };
+        let Some(states) = killed_after_verdict(&newest, index, id) else { return Ok(()) };
+        let patch = json!({
+            "metadata": {"resourceVersion": newest.metadata.resource_version},
+            "status": {"containerRecreateStates": states},
+        });
+        tries += 1;
+        match write(api, name, patch).await {
+            Err(error) if error.is_stale() && tries < WRITES_MAX => {}
+            other => return other.map(|_| ()),
         }
     }
 }

@@ -81,6 +81,10 @@ pub(crate) async fn look(
                     *held = Memory { published_at: Some(now()), ..Memory::default() };
                 });
             }
+            Step::Withdraw { map, keys } => {
+                let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
+                withdraw(cx, view, &map, keys.iter(), &uid).await?;
+            }
             Step::Annotate { completed } => {
                 let is_first = completed && !view.completed && memory.completed_at.is_none();
                 cx.store.remember(&key, |held| {
@@ -243,6 +247,27 @@ async fn publish<'k>(
             Err(Error::api(format!("publish in ConfigMap {map}"))(error))
         }
     }
+}
+
+/// Removes keys from the ConfigMap.
+async fn withdraw<'k>(
+    cx: &Context,
+    view: &PodView,
+    map: &str,
+    keys: impl Iterator<Item = &'k String>,
+    uid: &str,
+) -> Result<(), Error> {
+    let data: BTreeMap<&str, Value> = keys.map(|key| (key.as_str(), Value::Null)).collect();
+    let patch = json!({"metadata": {"uid": uid}, "data": data});
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &view.namespace);
+    let made = api.patch(map, &PatchParams::default(), &Patch::Merge(patch)).await;
+    match made {
+        Ok(made) => keep(cx, view, &made),
+        // It is gone, or somebody has made it immutable: no container may be kept from ending by that.
+        Err(error) if has_code(&error, &[404, 422]) => {}
+        Err(error) => return Err(Error::api(format!("withdraw keys from ConfigMap {map}"))(error)),
+    }
+    Ok(())
 }
 
 /// Writes to a pod, so that its kubelet looks at it now and not in ten seconds.

@@ -11,7 +11,7 @@ use super::events::Subject;
 use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, RecreateState, Request};
-use crate::decide::oversee::{Step, decide, ready_entries};
+use crate::decide::oversee::{Step, decide, ready_entries, stops_begun};
 use crate::names;
 use crate::view::PodView;
 
@@ -36,6 +36,9 @@ pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>
     let agent = cx.store.agent(request.label(names::CRR_NODE).unwrap_or_default());
     let oversight = decide(request, pod.as_ref(), agent, now());
     let api: Api<Request> = Api::namespaced(cx.client.clone(), &namespace);
+    if !request.is_finished() {
+        tell_stops(cx, request);
+    }
     for step in oversight.steps {
         carry_out(cx, &api, request, pod.as_ref(), step).await?;
     }
@@ -73,6 +76,7 @@ async fn carry_out(
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
         Step::Deactivate => {
+            tell_stops(cx, request);
             tell_verdict(cx, request);
             let patch = json!({"metadata": {"labels": {names::CRR_ACTIVE: Value::Null}}});
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
@@ -128,6 +132,23 @@ async fn carry_out(
     }
 }
 
+fn pod_of(request: &Request) -> Subject<'_> {
+    Subject {
+        namespace: request.metadata.namespace.as_deref().unwrap_or_default(),
+        name: &request.spec.pod_name,
+        uid: request.label(names::CRR_POD_UID).unwrap_or_default(),
+    }
+}
+
+/// Sends an event about each stop that has begun, once, as the kubelet and Kruise do.
+fn tell_stops(cx: &Context, request: &Request) {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    for container in stops_begun(request) {
+        let message = format!("Stopping container {container} by ContainerRecreateRequest {name}");
+        cx.events.tell_of(pod_of(request), false, "Killing", &message);
+    }
+}
+
 /// Sends an event about the result of a request: its containers were restarted on purpose, they did not
 /// crash.
 fn tell_verdict(cx: &Context, request: &Request) {
@@ -141,11 +162,7 @@ fn tell_verdict(cx: &Context, request: &Request) {
     let is_warning = states.iter().any(|s| s.phase != Progress::Succeeded);
     let each: Vec<String> = states.iter().map(state).collect();
     let name = request.metadata.name.as_deref().unwrap_or_default();
-    let pod = Subject {
-        namespace: request.metadata.namespace.as_deref().unwrap_or_default(),
-        name: &request.spec.pod_name,
-        uid: request.label(names::CRR_POD_UID).unwrap_or_default(),
-    };
+    let pod = pod_of(request);
     for state in states.iter().filter(|s| !s.pre_stop_error.is_empty()) {
         let message = format!("the preStop hook of `{}` failed: {}", state.name, state.pre_stop_error);
         cx.events.tell_of(pod, true, "FailedPreStopHook", &message);

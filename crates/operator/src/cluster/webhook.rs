@@ -16,7 +16,9 @@ use super::metrics::Metrics;
 use super::reason;
 use super::server::Bodies;
 use super::store::Agents;
-use crate::decide::admit::{Admitted, Launch, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars};
+use crate::decide::admit::{
+    Admitted, Launch, OwnRestartPolicies, SUFFIX_LEN, admit, job_sidecars, readiness_gate,
+};
 use crate::decide::request::{Author, Found, check_names, check_size, create, update, warnings};
 use crate::decide::terminate;
 use crate::decide::{Refusal, convert, without_controls};
@@ -65,7 +67,15 @@ impl Webhook {
                     true => OwnRestartPolicies::Taken,
                     false => OwnRestartPolicies::Refused,
                 };
-                self.review(&request, pods(&request, |object| job_sidecars(object, own_policies)))
+                let changed = |object: &Value| job_sidecars(object, own_policies, self.launch);
+                self.review(&request, pods(&request, changed))
+            }
+            "/inject-readiness-gate" => {
+                self.review(&request, pods(&request, |object| Ok(readiness_gate(object))))
+            }
+            "/keep-results" => {
+                let kept = terminate::keep_result(&request["oldObject"], &request["object"]);
+                self.review(&request, Ok((kept, Vec::new())))
             }
             "/mutate-requests" => {
                 let answer = self.requests(&request).await;

@@ -75,7 +75,8 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
     let has_native = planned.plan.containers.iter().any(|c| c.dialect == Some(Dialect::Native));
     let was_used = |finding: &&Finding| has_native && finding.code.starts_with("LP-");
     let findings = planned.warnings.iter().filter(|finding| !is_told(finding)).chain(&of_kruise);
-    let findings = findings.filter(|finding| !was_used(finding));
+    // The other webhook says it.
+    let findings = findings.filter(|finding| !was_used(finding) && finding.code != ON_INIT_CONTAINER);
     admitted.warnings.extend(findings.map(sentence));
     check_ending(&pod, &planned.plan)?;
     admitted.warnings.extend(unserved(&pod, &planned.plan));
@@ -119,7 +120,11 @@ const OPTIONS: [&str; 4] = ["limit", "option", "sidecar-grace", "stop-grace"];
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
-pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<Admitted, Refusal> {
+pub fn job_sidecars(
+    object: &Value,
+    own_policies: OwnRestartPolicies,
+    launch: Launch,
+) -> Result<Admitted, Refusal> {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_mains(&pod)?;
@@ -133,9 +138,14 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
         }
     };
     let counts = annotation(&input.pod, names::SIDECAR_PHASE) == Some("Count");
-    let is_ours = |finding: &&Finding| finding.code.starts_with("ST-") || finding.code == "option";
+    let is_ours = |finding: &&Finding| {
+        finding.code.starts_with("ST-") || matches!(finding.code, "option" | ON_INIT_CONTAINER)
+    };
+    // A native sidecar may have been made of a container that its author wrote elsewhere.
+    let may_be_moved = launch == Launch::Native || annotation(&input.pod, names::SIDECARS).is_some();
+    let is_as_written = |finding: &&Finding| !may_be_moved || !is_about_native_sidecar(finding, object);
     let of_kruise = of_kruise(&input.pod, &["ST-1"]);
-    let findings = planned.warnings.iter().filter(is_ours).chain(&of_kruise);
+    let findings = planned.warnings.iter().filter(is_ours).chain(&of_kruise).filter(is_as_written);
     admitted.warnings.extend(findings.map(sentence));
     admitted.warnings.extend(unserved_options(&input.pod));
     if counts && planned.plan.restart_policy == RestartPolicy::OnFailure {
@@ -156,6 +166,30 @@ pub fn job_sidecars(object: &Value, own_policies: OwnRestartPolicies) -> Result<
         admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
     }
     Ok(admitted)
+}
+
+/// The finding about a launch priority of an init container.
+const ON_INIT_CONTAINER: &str = "LP-8";
+
+fn is_about_native_sidecar(finding: &Finding, pod: &Value) -> bool {
+    let [Segment::Field(_), Segment::Field(list), Segment::Index(index), ..] = finding.path.0.as_slice()
+    else {
+        return false;
+    };
+    list == List::Init.field() && pod["spec"][list.as_ref()][*index]["restartPolicy"] == "Always"
+}
+
+/// Adds the readiness gate whose condition the operator sets, as OpenKruise does with its feature gate
+/// `KruisePodReadinessGate`: container recreate requests can then make the pod unready (CRR-23).
+pub fn readiness_gate(object: &Value) -> Admitted {
+    let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
+    let gate = json!({"conditionType": names::POD_READY});
+    match admitted.pod["spec"].get_mut("readinessGates").and_then(Value::as_array_mut) {
+        Some(gates) if gates.iter().any(|held| held["conditionType"] == names::POD_READY) => {}
+        Some(gates) => gates.push(gate),
+        None => admitted.pod["spec"]["readinessGates"] = json!([gate]),
+    }
+    admitted
 }
 
 /// Findings about Kruise's envs with one of these codes.

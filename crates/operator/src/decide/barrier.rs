@@ -3,6 +3,8 @@
 //! Level-triggered: the input is the current pod and ConfigMap, the output is what is missing. A key is due
 //! when the gates of its containers are open, or one of them has run before; due keys are published whenever
 //! they are missing, even long after the launch, because the kubelet needs them at every restart (LP-15).
+//! Once the mains of a pod are done nothing new starts in it: no key is published any more, and a key that nobody has
+//! used yet is withdrawn.
 
 use std::collections::BTreeSet;
 
@@ -62,6 +64,13 @@ pub enum Step {
         /// The ConfigMap.
         map: String,
         /// The keys to add.
+        keys: BTreeSet<String>,
+    },
+    /// Remove keys of containers that must not start any more.
+    Withdraw {
+        /// The ConfigMap.
+        map: String,
+        /// The keys to remove.
         keys: BTreeSet<String>,
     },
     /// Annotate the pod, which also makes the kubelet sync it.
@@ -157,11 +166,13 @@ pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
 }
 
 /// The keys that are due now (LP-21, LP-23). In a pod that cannot be understood nothing new starts: its gates may be what
-/// cannot be read.
+/// cannot be read. Nor in a pod whose mains are done: the sidecar would start after the pod's result, and its exit
+/// code could become the result.
 pub fn earned(view: &PodView) -> BTreeSet<String> {
-    let may_start = |i: usize| match view.problem {
-        None => closed_gate(view, i).is_none(),
-        Some(_) => view.observation.containers[i].was_run,
+    let starts_nothing_new = view.problem.is_some() || view.mains_are_done();
+    let may_start = |i: usize| match starts_nothing_new {
+        false => closed_gate(view, i).is_none(),
+        true => view.observation.containers[i].was_run,
     };
     let open = view.barriers().filter(|(i, _)| may_start(*i));
     open.map(|(_, barrier)| barrier.key.clone()).collect()
@@ -188,7 +199,13 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     // Once its key is published a container starts, whatever becomes of those it has waited for.
     let is_published = |key: &String| matches!(map, Map::Ours { keys } if keys.contains(key));
     let closed = view.barriers().filter(|(_, barrier)| !is_published(&barrier.key));
-    let waiting: Vec<(usize, &Gate)> = closed.filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
+    let mut waiting: Vec<(usize, &Gate)> =
+        closed.filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
+    let mains_are_done = view.mains_are_done();
+    if mains_are_done {
+        // They never start.
+        waiting.clear();
+    }
     launch.waiting = waiting.len();
     if let Some(message) = hopeless(view, &waiting) {
         launch.steps.push(Step::Fail { message });
@@ -202,6 +219,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
             launch.report(view, &waiting, now);
             return launch;
         }
+        Map::Missing if mains_are_done && earned.is_empty() => return launch,
         Map::Missing => {
             launch.steps.push(Step::Create { map: name.to_owned(), keys: earned.clone() });
             (BTreeSet::new(), earned)
@@ -215,12 +233,25 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
             if !news.is_empty() {
                 launch.steps.push(Step::Publish { map: name.to_owned(), keys: news.clone() });
             }
+            let unused = unused(view, keys, &earned);
+            if mains_are_done && !unused.is_empty() {
+                launch.steps.push(Step::Withdraw { map: name.to_owned(), keys: unused.clone() });
+                return launch;
+            }
             (keys.clone(), news)
         }
     };
-    launch.wake(view, &held, &news, memory, now);
-    launch.report(view, &waiting, now);
+    if !mains_are_done {
+        launch.wake(view, &held, &news, memory, now);
+        launch.report(view, &waiting, now);
+    }
     launch
+}
+
+/// Keys of the pod that were published, and that no container has used to start.
+fn unused(view: &PodView, held: &BTreeSet<String>, earned: &BTreeSet<String>) -> BTreeSet<String> {
+    let keys = view.barriers().map(|(_, barrier)| &barrier.key);
+    keys.filter(|key| held.contains(*key) && !earned.contains(*key)).cloned().collect()
 }
 
 /// A container that waits for something that can no longer happen (LP-28, D10).

@@ -84,6 +84,9 @@ fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
         (_, State::Waiting) if view.node.is_none() && !view.is_over() => {
             ("waits for a node".to_owned(), None)
         }
+        (_, State::Waiting) if barrier == CLOSED && view.mains_are_done() && !view.is_over() => {
+            ("is not started any more: the mains are done".to_owned(), None)
+        }
         // Once its key is published it starts, whatever has become of those it waited for.
         (Some(closed), _) if barrier == CLOSED => {
             let waiting = view.started.map(|since| format!("; waiting for {}", Span(now.since(since))));

@@ -3,6 +3,7 @@
 use outrigger_lifecycle::{State, Time, rules};
 use serde_json::{Value, json};
 
+use super::terminate;
 use crate::api::{Progress, RecreateState, Request, Snapshot};
 use crate::names;
 use crate::view::PodView;
@@ -87,7 +88,7 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
     }
     let mut out = Oversight::default();
     let Some(pod) = pod.filter(|pod| is_pod_of(request, pod)) else {
-        out.steps.push(give_up(request, "pod has gone".to_owned()));
+        out.steps.push(pod_gone(request));
         return out;
     };
     if request.label(names::CRR_ACTIVE).is_none() {
@@ -95,7 +96,7 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
         out.steps.push(give_up(request, message));
         return out;
     }
-    let created = Time(request.created_ms());
+    let created = created(request);
     if let Some(verdict) = out.look_for_agent(request, agent, now) {
         out.steps.push(verdict);
         return out;
@@ -139,7 +140,7 @@ impl Oversight {
 
     /// The result of a request that no agent serves, in every phase (CRR-20, D3, D17).
     fn look_for_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
-        let created = Time(request.created_ms());
+        let created = created(request);
         let node = request.label(names::CRR_NODE).unwrap_or_default();
         let has_begun = !request.status.phase.is_empty();
         let (until, message) = match (agent, has_begun) {
@@ -172,6 +173,41 @@ impl Oversight {
         }
         None
     }
+}
+
+/// Creation times are full seconds.
+const CREATION_PRECISION_MS: u64 = 1_000;
+
+/// The latest time at which a request may have been created: no time that counts from there ends early.
+fn created(request: &Request) -> Time {
+    Time(request.created_ms()) + CREATION_PRECISION_MS
+}
+
+/// The result of a request whose pod is gone. The sidecars of a Job that is deleted when it is done, or soon after, have ended
+/// with their pod, as they should.
+fn pod_gone(request: &Request) -> Step {
+    let name = request.metadata.name.as_deref().unwrap_or_default();
+    if !(name.starts_with(terminate::REQUEST_PREFIX) && request.only_stops()) {
+        return give_up(request, "pod has gone".to_owned());
+    }
+    let stored = &request.status.container_recreate_states;
+    let states = request.spec.containers.iter().map(|target| {
+        let state = stored.iter().find(|state| state.name == target.name).cloned();
+        let mut state =
+            state.unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
+        if !state.phase.is_final() {
+            (state.phase, state.message) = (Progress::Succeeded, "it has ended with its pod".to_owned());
+        }
+        state
+    });
+    Step::Complete { states: states.collect(), message: String::new() }
+}
+
+/// The containers whose stop has begun, with its hook if there is one: the agent has recorded the instance.
+pub fn stops_begun(request: &Request) -> impl Iterator<Item = &str> {
+    let states = request.status.container_recreate_states.iter();
+    let begun = states.filter(|state| state.is_killed || !state.killed_container_id.is_empty());
+    begun.map(|state| state.name.as_str())
 }
 
 fn is_pod_of(request: &Request, pod: &PodView) -> bool {

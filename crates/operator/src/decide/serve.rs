@@ -112,6 +112,8 @@ pub fn queued_message(turn: &Request) -> String {
 pub struct Seen {
     /// The pod was made unready.
     pub unready: Option<Time>,
+    /// The request was ready for the pod's result.
+    pub asked: Option<Time>,
     /// The pod has its result.
     pub result: Option<Time>,
 }
@@ -119,17 +121,32 @@ pub struct Seen {
 /// How long the kubelet has to see a pod's result before its last containers are stopped. It would write another one, from their exit
 /// codes, or restart them. On a busy node it hears of changes late. The Job does not wait for this: the pod has its result.
 const RESULT_TIME_MS: u64 = 1_000;
+/// A result that is there this soon after it was asked for has passed through the API server and back twice. The kubelet watches the same API
+/// server, and has heard of it by then: nothing is waited for.
+const PROMPT_MS: u64 = 300;
+
+impl Seen {
+    /// When the kubelet can be expected to know the pod's result.
+    fn kubelet_knows_at(self) -> Option<Time> {
+        let result = self.result?;
+        let is_prompt = self.asked.is_some_and(|asked| result.since(asked) <= PROMPT_MS);
+        Some(if is_prompt { result } else { result + RESULT_TIME_MS })
+    }
+}
 
 /// The next step.
 pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> Step {
     if let Err(message) = check_runtime(request, runtimes) {
         return Step::Complete { states: request.status.container_recreate_states.clone(), message };
     }
-    if request.status.phase != "Recreating" {
-        return Step::Store { phase: "Recreating", states: request.status.container_recreate_states.clone() };
-    }
+    let has_begun = request.status.phase == "Recreating";
     let strategy = request.strategy();
     if let Some(seconds) = strategy.unready_grace_period_seconds {
+        if !has_begun {
+            // The operator makes the pod unready then.
+            let states = request.status.container_recreate_states.clone();
+            return Step::Store { phase: "Recreating", states };
+        }
         let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
         let (true, Some(unready)) = (acquired, seen.unready) else { return Step::Wait { ms: None } };
         let until = unready + u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
@@ -138,11 +155,41 @@ pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: 
         }
     }
     let looks: Vec<Look> = request.spec.containers.iter().map(|t| look(request, t, instances, now)).collect();
-    let states: Vec<RecreateState> = looks.iter().map(|look| look.state.clone()).collect();
-    if states != request.status.container_recreate_states {
+    let mut states: Vec<RecreateState> = looks.iter().map(|look| look.state.clone()).collect();
+    mark_next(request, instances, &mut states);
+    if !has_begun || states != request.status.container_recreate_states {
+        // Everything in one write: the container waits for it.
         return Step::Store { phase: "Recreating", states };
     }
-    walk(request, instances, &looks, states, seen.result, now)
+    walk(request, instances, &looks, states, seen, now)
+}
+
+/// Marks the instance that is to be stopped next: it is recorded before it is stopped.
+fn mark_next(request: &Request, instances: &[Instance], states: &mut [RecreateState]) {
+    let strategy = request.strategy();
+    let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
+    for state in states {
+        match state.phase {
+            Progress::Succeeded => {}
+            Progress::Failed if ignores => {}
+            Progress::Recreating if !strategy.ordered_recreate => {}
+            Progress::Failed | Progress::Recreating => return,
+            Progress::Pending => {
+                let Some(newest) = newest(instances, &state.name) else { return };
+                if state.killed_container_id != newest.id {
+                    state.killed_container_id.clone_from(&newest.id);
+                    (state.pre_stop_begun, state.pre_stop_done) = (false, false);
+                    state.pre_stop_error.clear();
+                    return;
+                }
+                // It waits for the pod's result; the hooks of the others come before that.
+                let waits = request.is_result_first() && !strategy.ordered_recreate;
+                if !waits || (is_hook_due(request, state) && newest.state == InstanceState::Running) {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Checks the containers in order; at most one is stopped per pass (CRR-38, CRR-39).
@@ -151,7 +198,7 @@ fn walk(
     instances: &[Instance],
     looks: &[Look],
     states: Vec<RecreateState>,
-    result_seen: Option<Time>,
+    seen: Seen,
     now: Time,
 ) -> Step {
     let strategy = request.strategy();
@@ -172,13 +219,9 @@ fn walk(
             Progress::Pending => {
                 let Some(newest) = newest(instances, &state.name) else { break };
                 if state.killed_container_id != newest.id {
-                    let mut states = states.clone();
-                    states[index].killed_container_id.clone_from(&newest.id);
-                    (states[index].pre_stop_begun, states[index].pre_stop_done) = (false, false);
-                    states[index].pre_stop_error.clear();
-                    return Step::Store { phase: "Recreating", states };
+                    break;
                 }
-                match stop(request, &states, index, newest, result_seen, now) {
+                match stop(request, &states, index, newest, seen, now) {
                     // It waits for the pod's result; the hooks of the others come before that.
                     Step::Wait { ms } if !strategy.ordered_recreate => {
                         again_ms = again_ms.into_iter().chain(ms).min()
@@ -200,7 +243,7 @@ fn stop(
     states: &[RecreateState],
     index: usize,
     newest: &Instance,
-    result_seen: Option<Time>,
+    seen: Seen,
     now: Time,
 ) -> Step {
     let id = newest.id.clone();
@@ -218,7 +261,7 @@ fn stop(
     if !request.is_result_first() || !is_turn {
         return Step::Kill { index, id };
     }
-    match result_seen.map(|seen| seen + RESULT_TIME_MS) {
+    match seen.kubelet_knows_at() {
         Some(at) if !request.wants_result() && at <= now => Step::Kill { index, id },
         Some(at) if !request.wants_result() => Step::Wait { ms: Some(at.since(now)) },
         // The operator writes the pod's result and records it.
@@ -280,6 +323,15 @@ pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Ve
         }
     }
     states
+}
+
+/// The states of a request that had a verdict before an instance was stopped. Only that it was stopped is added: the verdict
+/// stays. `None` if there is nothing to add.
+pub fn killed_after_verdict(request: &Request, index: usize, id: &str) -> Option<Vec<RecreateState>> {
+    let mut states = request.status.container_recreate_states.clone();
+    let state = states.get_mut(index).filter(|state| !state.is_killed && state.killed_container_id == id)?;
+    state.is_killed = true;
+    Some(states)
 }
 
 /// The states before the preStop hook of an instance is run.

@@ -6,7 +6,9 @@
 //! which every kubelet honours (ST-17).
 
 use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules};
+use serde_json::Value;
 
+use crate::names;
 use crate::view::PodView;
 
 /// The kind of a pod's node.
@@ -145,7 +147,7 @@ pub fn is_of_interest(view: &PodView) -> bool {
     }
     let sidecars = || sidecars(view);
     let left = |i: usize| view.observation.containers[i].state != State::Exited || !ended_well(view, i);
-    sidecars().next().is_some() && mains_are_done(view) && sidecars().any(left)
+    sidecars().next().is_some() && view.mains_are_done() && sidecars().any(left)
 }
 
 /// The kubelet reports full seconds.
@@ -165,10 +167,6 @@ pub fn own_grace_seconds(view: &PodView, name: &str) -> Option<i64> {
 
 fn sidecars(view: &PodView) -> impl Iterator<Item = usize> {
     (0..view.containers.len()).filter(|&i| class(view, i, Node::Machine) != Class::Main)
-}
-
-fn mains_are_done(view: &PodView) -> bool {
-    rules::all_keepers(&view.plan, &view.observation, |p, c| rules::final_exit(p, c).is_some())
 }
 
 fn ended_well(view: &PodView, i: usize) -> bool {
@@ -358,13 +356,27 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     steps.push(Step::Event { is_warning: false, message });
 }
 
+/// The status of a pod that is being written, with the result that the pod already has. A kubelet that has not heard of the result yet
+/// computes a phase from what it knows, writes it over the result, and may then end the pod with the exit codes of its sidecars.
+pub fn keep_result(old: &Value, new: &Value) -> Value {
+    let is_ended =
+        |condition: &Value| condition["type"] == names::SIDECAR_TERMINATED && condition["status"] == "True";
+    let conditions = old["status"]["conditions"].as_array();
+    let phase = &old["status"]["phase"];
+    let mut kept = new.clone();
+    if (phase == "Succeeded" || phase == "Failed") && conditions.into_iter().flatten().any(is_ended) {
+        kept["status"]["phase"] = phase.clone();
+    }
+    kept
+}
+
 /// The terminator's next step for a pod, in one sentence.
 pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<String> {
     let sidecars: Vec<&str> = sidecars(view).map(|i| view.plan.containers[i].name.as_str()).collect();
     if sidecars.is_empty() || view.plan.restart_policy == RestartPolicy::Always {
         return None;
     }
-    if !mains_are_done(view) {
+    if !view.mains_are_done() {
         let launching = view.barriers().any(|(i, _)| super::barrier::closed_gate(view, i).is_some());
         let is_alive = |i: usize, p: &outrigger_lifecycle::ContainerPlan| {
             p.keeps_alive && rules::final_exit(p, &view.observation.containers[i]).is_none()

@@ -59,10 +59,29 @@ fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
 }
 
 #[test]
+fn pods_get_the_readiness_gate_only_if_that_is_wanted() {
+    let wanted = |readiness_gate| {
+        let text = all(&Options { readiness_gate, ..Options::default() });
+        let line = text.lines().find(|line| line.ends_with("# readiness gate")).map(str::trim);
+        line.unwrap_or_default().to_owned()
+    };
+    assert_eq!(wanted(false), "expression: \"false\" # readiness gate");
+    assert_eq!(wanted(true), "expression: \"true\" # readiness gate");
+}
+
+#[test]
 fn an_operator_outside_the_cluster_is_called_by_address() {
     let url = "https://127.0.0.1:8443".to_owned();
     let text = all(&Options { webhook_url: Some(url), ..Options::default() });
-    for path in ["/mutate-pods", "/mutate-job-sidecars", "/mutate-requests", "/convert"] {
+    let paths = [
+        "/mutate-pods",
+        "/mutate-job-sidecars",
+        "/mutate-requests",
+        "/keep-results",
+        "/inject-readiness-gate",
+        "/convert",
+    ];
+    for path in paths {
         assert!(text.contains(&format!("url: https://127.0.0.1:8443{path}\n")), "{path}: {text}");
     }
     assert!(!text.contains("service:") && !text.contains("kind: Deployment"));
@@ -88,6 +107,7 @@ fn the_helm_chart_says_the_same() {
             )
             .replace("{{ .Values.image | quote }}", IMAGE)
             .replace("{{ .Values.replicas }}", "2")
+            .replace("{{ .Values.readinessGate | quote }}", "\"false\"")
             .replace("{{ .Values.failurePolicy }}", "Fail");
         assert_eq!(&plain, text, "{name}");
     }

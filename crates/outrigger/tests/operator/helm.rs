@@ -63,7 +63,7 @@ fn objects(yaml: &str) -> BTreeMap<String, Value> {
 fn the_chart_renders_what_install_prints() {
     let socket = "unix:///var/run/crio/crio.sock";
     let with_socket = format!("agent.criEndpoint={socket}");
-    let rows: [(&str, &[&str], &[&str]); 8] = [
+    let rows: [(&str, &[&str], &[&str]); 9] = [
         ("outrigger-system", &[], &[]),
         ("platform", &["image=registry.example/o:1"], &["--image", "registry.example/o:1"]),
         ("platform", &["failurePolicy=Ignore"], &["--failure-policy", "ignore"]),
@@ -71,6 +71,7 @@ fn the_chart_renders_what_install_prints() {
         // The same directory; the one that is mounted is named.
         ("platform", &[&with_socket], &["--cri-endpoint", socket]),
         ("platform", &["anyRequester=true"], &["--any-requester"]),
+        ("platform", &["readinessGate=true"], &["--readiness-gate"]),
         ("platform", &["launch=native"], &["--launch", "native"]),
         ("platform", &["logFormat=json"], &["--log-format", "json"]),
     ];

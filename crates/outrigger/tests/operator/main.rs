@@ -9,6 +9,7 @@ mod cluster;
 mod helm;
 mod hostile;
 mod many;
+mod reports;
 mod rights;
 mod scenes;
 
@@ -28,7 +29,7 @@ pub(crate) struct Stage {
 type Scene = fn(&mut Stage);
 
 /// In this order: the last ones check what all the others did.
-const SCENES: [(&str, Scene); 19] = [
+const SCENES: [(&str, Scene); 22] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),
     ("admits_job_sidecars", scenes::admits_job_sidecars),
@@ -36,6 +37,9 @@ const SCENES: [(&str, Scene); 19] = [
     ("serves_gates_and_native_sidecars", scenes::serves_gates_and_native_sidecars),
     ("makes_native_sidecars_of_levels", scenes::makes_native_sidecars_of_levels),
     ("ends_sidecars", scenes::ends_sidecars),
+    ("late_reports_start_nothing", reports::late_reports_start_nothing),
+    ("a_pod_that_goes_is_no_failure", reports::a_pod_that_goes_is_no_failure),
+    ("gives_pods_the_readiness_gate", reports::gives_pods_the_readiness_gate),
     ("keeps_requests_in_order", scenes::keeps_requests_in_order),
     ("goes_on_after_crashes", scenes::goes_on_after_crashes),
     ("another_replica_takes_over", scenes::another_replica_takes_over),

@@ -237,6 +237,14 @@ pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
     let counting = json!({"outrigger.dev/sidecar-phase": "Count"});
     create(cluster, &pod("counting", counting, two()));
     assert!(policy("counting").is_null(), "exit codes count");
+    // What is written on an init container has no effect, and that is said.
+    for (name, env) in [("terminated-init", KILL), ("launched-init", ("KRUISE_CONTAINER_PRIORITY", "1"))] {
+        let text = pod(name, json!({}), json!([container("main", &[])]));
+        let mut with_init: Value = serde_json::from_str(&text).expect("a pod");
+        with_init["spec"]["initContainers"] = json!([container("init", &[env])]);
+        let (created, said) = cluster.apply(&with_init.to_string());
+        assert!(created && said.contains("Warning: spec.initContainers[0].env[0]"), "{name}: {said}");
+    }
     let (created, said) = cluster.apply(&pod("typo", json!({"outrigger.dev/sidecar-phase": "count"}), two()));
     assert!(!created && said.contains("expected `Count` or `Ignore`"), "{said}");
     let (created, said) = cluster.apply(&pod("slow", json!({"outrigger.dev/sidecar-delay": "later"}), two()));
@@ -376,7 +384,7 @@ fn now() -> String {
     k8s_openapi::jiff::Timestamp::from_second(now.as_second()).expect("a time").to_string()
 }
 
-const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
+pub(crate) const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
 
 /// Creates a Node, which requests are checked against.
 pub(crate) fn make_node(cluster: &Cluster, name: &str, labels: Value) {
@@ -384,7 +392,7 @@ pub(crate) fn make_node(cluster: &Cluster, name: &str, labels: Value) {
     let _ = cluster.apply(&node.to_string());
 }
 
-fn request_of(cluster: &Cluster, pod: &str) -> Option<Value> {
+pub(crate) fn request_of(cluster: &Cluster, pod: &str) -> Option<Value> {
     let list = cluster.get(&["containerrecreaterequests"])?;
     let items = list["items"].as_array()?.clone();
     items.into_iter().find(|r| r["spec"]["podName"] == pod)

@@ -168,7 +168,21 @@ fn init_containers_are_not_looked_at() {
     pod["spec"]["initContainers"] = json!([{"name": "i", "env": priority("3")}]);
     let out = admitted(&pod);
     assert_eq!(out.pod, pod);
-    assert!(out.warnings[0].contains("init containers"), "{:?}", out.warnings);
+    // The webhook that no pod depends on says it: such a pod asks for nothing.
+    assert_eq!(out.warnings, Vec::<String>::new());
+    let warnings = |pod: &Value, launch| {
+        job_sidecars(pod, OwnRestartPolicies::Taken, launch).expect("admitted").warnings
+    };
+    let said = warnings(&pod, Launch::Barrier);
+    assert!(said.len() == 1 && said[0].contains("no effect on init containers"), "{said:?}");
+    let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    pod["spec"]["initContainers"] = json!([{"name": "i", "env": kill}]);
+    let said = warnings(&pod, Launch::Barrier);
+    assert!(said.len() == 1 && said[0].contains("ignores init containers"), "{said:?}");
+    // A native sidecar may be one that the other webhook has made of a container.
+    pod["spec"]["initContainers"] = json!([{"name": "i", "restartPolicy": "Always", "env": priority("3")}]);
+    assert_eq!(warnings(&pod, Launch::Barrier).len(), 1);
+    assert_eq!(warnings(&pod, Launch::Native), Vec::<String>::new());
 }
 
 #[test]
@@ -317,18 +331,18 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
     let mut job = pod(&[("main", Value::Null), ("proxy", kill.clone()), ("own", kill)]);
     job["spec"]["restartPolicy"] = json!("Never");
     job["spec"]["containers"][2]["restartPolicy"] = json!("Never");
-    let out = job_sidecars(&job, OwnRestartPolicies::Taken).expect("admitted");
+    let out = job_sidecars(&job, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted");
     assert_eq!(out.pod["spec"]["containers"][1]["restartPolicy"], "OnFailure");
     for index in [0, 2] {
         assert_eq!(out.pod["spec"]["containers"][index], job["spec"]["containers"][index], "left alone");
     }
     assert_eq!(
-        job_sidecars(&out.pod, OwnRestartPolicies::Taken).expect("admitted").pod,
+        job_sidecars(&out.pod, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod,
         out.pod,
         "twice is once"
     );
     // Not where the API server would refuse the pod, where nothing must change, or where exit codes count.
-    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Refused).expect("admitted").pod, job);
+    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Refused, Launch::Barrier).expect("admitted").pod, job);
     assert_eq!(
         [33, 34, 35, 40].map(OwnRestartPolicies::of_minor),
         [
@@ -340,20 +354,23 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
     );
     let mut on_failure = job.clone();
     on_failure["spec"]["restartPolicy"] = json!("OnFailure");
-    assert_eq!(job_sidecars(&on_failure, OwnRestartPolicies::Taken).expect("admitted").pod, on_failure);
+    assert_eq!(
+        job_sidecars(&on_failure, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod,
+        on_failure
+    );
     // Where sidecars stop in an order only the last one: others that came back would break it.
     let mut in_order = job.clone();
     in_order["metadata"]["annotations"] = json!({names::ORDERED: "Ordered"});
-    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod;
+    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod;
     in_order["spec"]["containers"][1]["restartPolicy"] = json!("OnFailure");
     assert_eq!(out, in_order, "`own` started after `proxy`, so it stops first");
     in_order["spec"]["containers"][2]["restartPolicy"] = Value::Null;
-    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken).expect("admitted").pod;
+    let out = job_sidecars(&in_order, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod;
     assert_eq!(out["spec"]["containers"][2]["restartPolicy"], Value::Null, "not the first");
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "Count"});
-    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Taken).expect("admitted").pod, job);
+    assert_eq!(job_sidecars(&job, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod, job);
     job["metadata"]["annotations"] = json!({names::SIDECAR_PHASE: "count"});
-    let refusal = job_sidecars(&job, OwnRestartPolicies::Taken).expect_err("a typo");
+    let refusal = job_sidecars(&job, OwnRestartPolicies::Taken, Launch::Barrier).expect_err("a typo");
     assert_eq!(refusal.code, 422);
     assert!(refusal.message.contains("\"count\"; expected `Count` or `Ignore`"), "{refusal}");
 }
@@ -393,7 +410,7 @@ fn what_has_no_effect_in_a_cluster_is_warned_about() {
         let mut pod = pod(&[("main", Value::Null), ("s", kill(value))]);
         pod["spec"]["restartPolicy"] = json!("OnFailure");
         pod["metadata"]["annotations"] = annotations;
-        job_sidecars(&pod, OwnRestartPolicies::Taken).expect("admitted").warnings.join("\n")
+        job_sidecars(&pod, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").warnings.join("\n")
     };
     assert_eq!(
         job("true", json!({"outrigger.dev/stop-grace": "s=1s", "outrigger.dev/sidecar-delay": "1s"})),
@@ -428,7 +445,8 @@ fn a_job_with_more_containers_than_can_be_handled_is_refused() {
     containers[0].1 = Value::Null;
     let mut pod = pod(&containers);
     pod["spec"]["restartPolicy"] = json!("Never");
-    let refusal = job_sidecars(&pod, OwnRestartPolicies::Taken).expect_err("it would never end");
+    let refusal =
+        job_sidecars(&pod, OwnRestartPolicies::Taken, Launch::Barrier).expect_err("it would never end");
     assert!(refusal.message.contains("300"), "{refusal}");
 }
 
@@ -463,13 +481,16 @@ fn a_pod_of_sidecars_only_is_refused() {
     let mut all = ordered(pod(&[("a", kill.clone()), ("b", kill.clone())]), "Ordered");
     for policy in ["Never", "OnFailure"] {
         all["spec"]["restartPolicy"] = json!(policy);
-        for refused in [admit(&all, SUFFIX, Launch::Barrier), job_sidecars(&all, OwnRestartPolicies::Taken)] {
+        for refused in [
+            admit(&all, SUFFIX, Launch::Barrier),
+            job_sidecars(&all, OwnRestartPolicies::Taken, Launch::Barrier),
+        ] {
             let refusal = refused.expect_err("no main");
             assert!(refusal.code == 422 && refusal.message.contains("there is no main"), "{refusal}");
         }
     }
     all["spec"]["restartPolicy"] = json!("Always");
     assert_eq!(keys(&all), ["p_0", "p_-1"], "the marks have no effect");
-    let warnings = job_sidecars(&all, OwnRestartPolicies::Taken).expect("admitted").warnings;
+    let warnings = job_sidecars(&all, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").warnings;
     assert!(warnings.iter().any(|w| w.contains("no effect with restartPolicy Always")), "{warnings:?}");
 }

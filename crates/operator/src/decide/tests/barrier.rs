@@ -434,3 +434,50 @@ fn what_does_not_use_the_operator_is_not_even_kept() {
     );
     assert!(PodView::of(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
 }
+
+/// A Job with the sidecars `a` and `b`, of which `b` starts once `a` has started, as the kubelet reports it.
+fn job_with_sidecars(main: &str, a: &str, b: &str) -> PodView {
+    let marked = |name: &str, key: &str| {
+        let kill = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
+        json!({"name": name, "env": [kill, barrier_env(key)]})
+    };
+    let states = [("main", main), ("a", a), ("b", b)];
+    view(json!({
+        "metadata": {
+            "name": "pod", "namespace": "ns", "uid": "uid-1",
+            "annotations": {"outrigger.dev/depends-on": "b: a started"},
+        },
+        "spec": {
+            "nodeName": "n", "restartPolicy": "Never",
+            "containers": [{"name": "main", "env": [barrier_env("g_main")]}, marked("a", "g_a"), marked("b", "g_b")],
+        },
+        "status": {"phase": "Pending", "containerStatuses": states.map(|(name, state)| status(name, state))},
+    }))
+}
+
+#[test]
+fn no_sidecar_starts_once_the_mains_are_done() {
+    let held = |names: &str| Map::Ours { keys: names.split_whitespace().map(|n| format!("g_{n}")).collect() };
+    let refused = "waiting:CreateContainerConfigError";
+    // The kubelet's reports in the order of a busy node: that `a` has started comes together with the end of `main`.
+    let early = job_with_sidecars("waiting:ContainerCreating", "waiting:ContainerCreating", refused);
+    assert_eq!(run(&early, &held("main a")).steps, []);
+    let late = job_with_sidecars("0", "running", refused);
+    assert_eq!(run(&late, &held("main a")), Launch::default(), "the key of `b` is not published");
+    // The key was published while `main` was running, and the kubelet has not used it.
+    let launch = run(&late, &held("main a b"));
+    let keys = BTreeSet::from(["g_b".to_owned()]);
+    assert_eq!(launch.steps, [Step::Withdraw { map: "pod-barrier".to_owned(), keys }]);
+    assert_eq!(run(&late, &held("main a")), Launch::default(), "once");
+    // Those that have run keep their keys: a crash restarts them, also if the ConfigMap is lost.
+    let both = job_with_sidecars("0", "running", "143");
+    assert_eq!(run(&both, &held("main a b")), Launch::default());
+    let keys: BTreeSet<String> = ["g_a", "g_b", "g_main"].map(str::to_owned).into();
+    assert_eq!(run(&both, &Map::Missing).steps, [Step::Create { map: "pod-barrier".to_owned(), keys }]);
+    // `b` waits for what can no longer happen: that does not matter any more, and the pod has not failed.
+    let hopeless = job_with_sidecars("0", "3", refused);
+    assert_eq!(run(&hopeless, &held("main a")), Launch::default());
+    // While a main runs `b` starts.
+    let running = job_with_sidecars("running", "running", refused);
+    assert!(matches!(&run(&running, &held("main a")).steps[0], Step::Publish { .. }));
+}

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::api::{Progress, Request};
-use crate::decide::oversee::{Agent, Oversight, Step, UNSERVED, ready_entries};
+use crate::decide::oversee::{Agent, Oversight, Step, UNSERVED, ready_entries, stops_begun};
 use crate::names;
 use crate::view::PodView;
 
@@ -71,10 +71,10 @@ fn every_request_gets_a_verdict() {
     for phase in ["Pending", "Recreating"] {
         let exceeded = request(|r| {
             r["status"]["phase"] = json!(phase);
-            r["spec"]["activeDeadlineSeconds"] = json!(10);
+            r["spec"]["activeDeadlineSeconds"] = json!(9);
             r["status"]["containerRecreateStates"] = json!([{"name": "app", "phase": "Succeeded"}]);
         });
-        assert!(verdict(&exceeded, Some(&live)).contains("activeDeadlineSeconds of 10"), "CRR-C-13");
+        assert!(verdict(&exceeded, Some(&live)).contains("activeDeadlineSeconds of 9"), "CRR-C-13");
         let Step::Complete { states, .. } = &steps(&exceeded, Some(&live))[0] else { unreachable!() };
         assert_eq!(
             (states[0].phase, states[1].phase),
@@ -92,7 +92,7 @@ fn every_request_gets_a_verdict() {
     assert_eq!(verdict(&request(|_| {}), Some(&deleting)), "pod has gone", "CRR-C-14");
     // CRR-22: checked again in time.
     let fresh = request(|r| r["status"]["phase"] = json!(""));
-    assert_eq!(decide(&fresh, Some(&live), NOW).again, Some(NOW + 50_000));
+    assert_eq!(decide(&fresh, Some(&live), NOW).again, Some(NOW + 51_000));
 }
 
 #[test]
@@ -322,4 +322,48 @@ fn a_request_that_is_no_longer_active_gets_a_verdict() {
     let pod = view("Always", "ready", |_| {});
     let request = request(|object| object["metadata"]["labels"] = json!({names::CRR_POD_UID: "u"}));
     assert!(verdict(&request, Some(&pod)).contains("was removed, so no agent serves it"));
+}
+
+#[test]
+fn a_deadline_never_ends_early() {
+    // The API server keeps full seconds: the request may be up to a second younger than its creation time says.
+    let live = view("Always", "ready", |_| {});
+    let request = request(|r| r["spec"]["activeDeadlineSeconds"] = json!(4));
+    let created = NOW - 10_000;
+    let ends = |ms: u64| {
+        let steps = decide(&request, Some(&live), created + ms).steps;
+        steps.iter().any(|s| matches!(s, Step::Complete { .. }))
+    };
+    assert!(!ends(4_999));
+    assert!(ends(5_000));
+    assert_eq!(decide(&request, Some(&live), created + 4_000).again, Some(created + 5_000));
+}
+
+#[test]
+fn sidecars_that_end_with_their_pod_have_not_failed() {
+    // A Job that is deleted at completion, or has a short TTL.
+    let of_terminator = request(|r| {
+        r["metadata"]["name"] = json!("sidecar-termination-u");
+        r["spec"]["strategy"] = json!({"action": "Stop"});
+        r["status"]["containerRecreateStates"] = json!([{"name": "app", "phase": "Pending"}]);
+    });
+    let found = steps(&of_terminator, None);
+    let [Step::Complete { states, message }] = found.as_slice() else { panic!("{found:?}") };
+    assert!(states.len() == 2 && states.iter().all(|s| s.phase == Progress::Succeeded), "{states:?}");
+    assert_eq!(message, "");
+    // A request of a user asked for something that did not happen.
+    let of_user = request(|r| r["spec"]["strategy"] = json!({"action": "Stop"}));
+    assert_eq!(verdict(&of_user, None), "pod has gone", "CRR-19");
+}
+
+#[test]
+fn a_stop_that_begins_is_told() {
+    let names = |states: Value| {
+        let request = request(|r| r["status"]["containerRecreateStates"] = states.clone());
+        stops_begun(&request).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(json!([{"name": "app", "phase": "Pending"}])), Vec::<String>::new());
+    let hook_runs = json!([{"name": "app", "phase": "Pending", "killedContainerID": "1"}, {"name": "sidecar", "phase": "Pending"}]);
+    assert_eq!(names(hook_runs), ["app"]);
+    assert_eq!(names(json!([{"name": "app", "phase": "Succeeded", "isKilled": true}])), ["app"]);
 }

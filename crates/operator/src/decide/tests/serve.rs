@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, needs_result, pick,
-    step, stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
+    needs_result, pick, step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 
@@ -44,7 +44,7 @@ fn exited(name: &str, number: u32) -> Instance {
 }
 
 fn next(request: &Request, instances: &[Instance]) -> Step {
-    let seen = Seen { unready: None, result: Some(NOW - 1_000) };
+    let seen = Seen { result: Some(NOW - 1_000), ..Seen::default() };
     step(request, &["containerd"], instances, seen, NOW)
 }
 
@@ -360,7 +360,13 @@ fn the_unready_grace_is_waited_for() {
     let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
     request.status.conditions = serde_json::from_value(condition).expect("a condition");
     let seen = |at: Time| {
-        step(&request, &["containerd"], &[running("a", 0)], Seen { unready: Some(at), result: None }, NOW)
+        step(
+            &request,
+            &["containerd"],
+            &[running("a", 0)],
+            Seen { unready: Some(at), ..Seen::default() },
+            NOW,
+        )
     };
     assert_eq!(seen(NOW - 1_000), Step::Wait { ms: Some(4_000) });
     assert!(matches!(seen(NOW - 5_000), Step::Store { .. }));
@@ -371,6 +377,18 @@ fn work_begins_with_saying_so() {
     // CRR-33
     let mut request = request(json!({}), &["a"], json!([]), json!([]));
     request.status.phase.clear();
+    let Step::Store { phase: "Recreating", states } = next(&request, &[running("a", 0)]) else {
+        panic!("it must be said")
+    };
+    // With what is stopped first: the container waits for one write, not for three.
+    assert_eq!((states[0].phase, states[0].killed_container_id.as_str()), (Progress::Pending, "a-0"));
+    request.status.phase = "Recreating".to_owned();
+    request.status.container_recreate_states = states;
+    assert_eq!(next(&request, &[running("a", 0)]), Step::Kill { index: 0, id: "a-0".to_owned() });
+    // The operator makes the pod unready first.
+    request.spec.strategy = serde_json::from_value(json!({"unreadyGracePeriodSeconds": 5})).ok();
+    request.status.phase.clear();
+    request.status.container_recreate_states.clear();
     assert_eq!(next(&request, &[running("a", 0)]), Step::Store { phase: "Recreating", states: vec![] });
 }
 
@@ -390,12 +408,32 @@ fn the_kubelet_has_time_to_see_the_result_before_the_last_stop() {
         let mut request = request(strategy, &["a"], states, json!([]));
         request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
         let at = |request: &Request, result: Option<Time>| {
-            step(request, &["containerd"], &[running("a", 0)], Seen { unready: None, result }, NOW)
+            step(request, &["containerd"], &[running("a", 0)], Seen { result, ..Seen::default() }, NOW)
         };
         assert_eq!(at(&request, None), Step::Wait { ms: None }, "there is no result yet");
         let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
         request.status.conditions = serde_json::from_value(condition).expect("a condition");
         assert_eq!(at(&request, Some(NOW - 100)), Step::Wait { ms: Some(900) });
         assert_eq!(at(&request, Some(NOW - 1_000)), Step::Kill { index: 0, id: "a-0".to_owned() });
+        // Where it came at once the kubelet has heard of it too: the sidecar is told to stop now.
+        let after = |ms: u64| {
+            let seen = Seen { asked: Some(NOW - ms), result: Some(NOW), ..Seen::default() };
+            step(&request, &["containerd"], &[running("a", 0)], seen, NOW)
+        };
+        assert_eq!(after(300), Step::Kill { index: 0, id: "a-0".to_owned() });
+        assert_eq!(after(301), Step::Wait { ms: Some(1_000) });
     }
+}
+
+#[test]
+fn a_stop_after_the_verdict_is_recorded_and_changes_no_verdict() {
+    let states = json!([{"name": "app", "phase": "Failed", "message": "late", "killedContainerID": "app-0"}]);
+    let mut request = request(json!({}), &["app"], states, json!([]));
+    let told = killed_after_verdict(&request, 0, "app-0").expect("it was stopped");
+    assert!(told[0].is_killed);
+    assert_eq!((told[0].phase, told[0].message.as_str()), (Progress::Failed, "late"));
+    assert_eq!(killed_after_verdict(&request, 0, "app-1"), None, "another instance");
+    assert_eq!(killed_after_verdict(&request, 1, "app-0"), None, "another container");
+    request.status.container_recreate_states = told;
+    assert_eq!(killed_after_verdict(&request, 0, "app-0"), None, "once");
 }

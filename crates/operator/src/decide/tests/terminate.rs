@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{NOW, pod, status};
 use crate::decide::terminate::{
     Class, Node, Past, ResultTime, Step, attempt_of, class, decide, delayed_until, ends_by_kubelet,
-    is_of_interest, outlook, own_grace_seconds, request_name,
+    is_of_interest, keep_result, outlook, own_grace_seconds, request_name,
 };
 use crate::view::PodView;
 
@@ -395,9 +395,13 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
     // One that would be restarted has not failed for good.
     let mut ruled =
         object("Never", "Running", &[("main", "", "0"), ("s", "kill", "3"), ("other", "kill", "running")]);
-    ruled = crate::decide::admit::job_sidecars(&ruled, crate::decide::admit::OwnRestartPolicies::Taken)
-        .expect("admitted")
-        .pod;
+    ruled = crate::decide::admit::job_sidecars(
+        &ruled,
+        crate::decide::admit::OwnRestartPolicies::Taken,
+        crate::decide::admit::Launch::Barrier,
+    )
+    .expect("admitted")
+    .pod;
     let ruled = PodView::always(&pod(ruled), NOW).expect("a pod");
     assert_eq!(phase(&decide(&ruled, Node::Machine, &ending(&other), NOW)), Some("Succeeded"));
     // An image that was put in its place may exit with anything.
@@ -532,4 +536,31 @@ fn the_result_comes_after_the_kubelet_has_reported_the_earlier_stops() {
     let waiting = [Past { needs_result: true, stopped: stopped_b, ..past(1, false, &[]) }];
     assert_eq!(decide(&view("running"), Node::Machine, &waiting, NOW), []);
     assert_eq!(phase(&decide(&view("143"), Node::Machine, &waiting, NOW)), Some("Succeeded"));
+}
+
+#[test]
+fn a_result_that_was_written_stays() {
+    // A kubelet on a busy node reports: main done, `b` waits. The result is written. What the kubelet writes next it has computed before.
+    let ended = |phase: &str, is_true: &str| {
+        let condition = json!({"type": "SidecarTerminated", "status": is_true});
+        json!({"metadata": {"name": "pod"}, "status": {"phase": phase, "conditions": [condition]}})
+    };
+    let late =
+        |phase: &str| json!({"metadata": {"name": "pod"}, "status": {"phase": phase, "message": "new"}});
+    for written in ["Succeeded", "Failed"] {
+        for phase in ["Pending", "Running", "Failed", "Succeeded"] {
+            let kept = keep_result(&ended(written, "True"), &late(phase));
+            assert_eq!(
+                (&kept["status"]["phase"], &kept["status"]["message"]),
+                (&json!(written), &json!("new"))
+            );
+        }
+    }
+    assert_eq!(keep_result(&ended("Running", "True"), &late("Failed")), late("Failed"), "there is none yet");
+    assert_eq!(
+        keep_result(&ended("Succeeded", "False"), &late("Failed")),
+        late("Failed"),
+        "it is not the operator's"
+    );
+    assert_eq!(keep_result(&json!({}), &late("Failed")), late("Failed"));
 }
