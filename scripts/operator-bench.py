@@ -324,8 +324,8 @@ def term(c, count=10):
         clear(c)
 
 
-def recreate(c, count=10):
-    """A container recreate request until the container runs again, by the container's own log."""
+def recreate(c, count=20):
+    """A container recreate request until the container is told to stop, and until it runs again, by the container's own log."""
     api = Api(c)
     path = "/apis/apps.kruise.io/v1beta1/namespaces/default/containerrecreaterequests"
     # A pod for each: a container that is restarted again and again meets the kubelet's back-off.
@@ -333,19 +333,21 @@ def recreate(c, count=10):
     seen = follow_statuses(api)
     time.sleep(1)
     for name in names:
-        api.call("POST", PODS, pod(name, [container("app", "echo; " + SLEEP)]))
+        api.call("POST", PODS, pod(name, [container("app", "trap 'echo told; exit 0' TERM; echo; sleep 100000 & wait")]))
     wait("all run", lambda: all((name, "app", "running") in seen for name in names), 120)
-    finished = api.watch(path, lambda obj: [obj["metadata"]["name"]] if obj.get("status", {}).get("completionTime") else [])
     time.sleep(3)
-    values = []
+    told, values = [], []
     for name in names:
         # At any moment between two looks of the kubelet.
         time.sleep(1 + random.random())
         begun = time.time()
         api.call("POST", path, {"apiVersion": "apps.kruise.io/v1beta1", "kind": "ContainerRecreateRequest", "metadata": {"name": name},
                                 "spec": {"podName": name, "containers": [{"name": "app"}]}})
-        wait(f"{name} has a verdict", lambda: name in finished, 60)
+        wait(f"{name} has a verdict", lambda: api.call("GET", f"{path}/{name}").get("status", {}).get("completionTime"), 60)
+        told.append(wrote(c, name, "app", line=1) - begun)
         values.append(wrote(c, name, "app", instance=1) - begun)
+    tell("one request at a time: request to container told to stop", told)
+    tell("from then to container running again", [value - stop for value, stop in zip(values, told)])
     tell("one request at a time: request to container running again", values)
     clear(c)
 

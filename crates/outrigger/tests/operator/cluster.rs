@@ -42,7 +42,8 @@ pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> 
         if let Some(found) = test() {
             return found;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        // Long: a thousand pods on a machine that is busy with other work.
+        assert!(begun.elapsed() < Duration::from_secs(180), "not within three minutes: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -472,8 +472,10 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let request = |name: &str, version: &str, spec: Value| {
         json!({"apiVersion": format!("apps.kruise.io/{version}"), "kind": "ContainerRecreateRequest", "metadata": {"name": name}, "spec": spec}).to_string()
     };
-    let app = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3, "ttlSecondsAfterFinished": 2});
+    let app = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3});
     create(cluster, &request("old", "v1alpha1", app));
+    let brief = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 3, "ttlSecondsAfterFinished": 1});
+    create(cluster, &request("brief", "v1beta1", brief));
     let made = cluster.get(&["containerrecreaterequests.v1beta1.apps.kruise.io", "old"]).expect("as v1beta1");
     assert_eq!(made["spec"]["strategy"]["failurePolicy"], "Fail");
     assert_eq!(made["metadata"]["labels"]["crr.apps.kruise.io/node-name"], "machine");
@@ -525,14 +527,14 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let squatter = json!({"podName": "app", "containers": [{"name": "app"}]});
     let (created, said) = cluster.apply(&request("sidecar-termination-0", "v1beta1", squatter));
     assert!(!created && said.contains("are the operator's"), "{said}");
-    // No agent serves it: it still gets a result, with every container Failed, and is then deleted.
+    // No agent serves it: it still gets a result, with every container Failed. The other one is deleted after that.
     let done = eventually("a verdict", || {
         let request = cluster.get(&["crr", "old"])?;
         request["status"]["completionTime"].is_string().then_some(request)
     });
     assert_eq!(done["status"]["containerRecreateStates"][0]["phase"], "Failed", "{done}");
     assert_eq!(done["status"]["conditions"][0]["status"], "False", "{done}");
-    eventually("it was deleted", || cluster.get(&["crr", "old"]).is_none().then_some(()));
+    eventually("it was deleted", || cluster.get(&["crr", "brief"]).is_none().then_some(()));
 }
 
 pub(crate) fn goes_on_after_crashes(stage: &mut Stage) {
