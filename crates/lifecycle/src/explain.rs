@@ -106,6 +106,14 @@ impl Teller<'_> {
         &self.plan.containers[i].name
     }
 
+    /// What a container is doing, and for how long, if that is long enough to be said.
+    fn lasting(&self, doing: &str, since: Time) -> String {
+        match self.now.since(since) < 1_000 {
+            true => format!("it is {doing}"),
+            false => format!("{doing} for {}", self.ago(since)),
+        }
+    }
+
     fn ago(&self, since: Time) -> Span {
         Span(self.now.since(since))
     }
@@ -231,7 +239,7 @@ impl Teller<'_> {
                 Some(_) => "not started yet".to_owned(),
                 None => "about to start".to_owned(),
             },
-            State::Starting { since } => format!("starting for {}", self.ago(since)),
+            State::Starting { since } => self.lasting("starting", since),
             State::Unknown => "the runtime has lost track of it".to_owned(),
             State::Exited => self.exited(i, depth),
             State::Running { since } => {
@@ -240,9 +248,9 @@ impl Teller<'_> {
                 }
                 let hook_due = p.post_start.is_some() && !c.post_start.is_over();
                 match need {
-                    Need::Completed => format!("running for {}", self.ago(since)),
+                    Need::Completed => self.lasting("running", since),
                     _ if hook_due => self.hook(c, HookKind::PostStart, "in its"),
-                    Need::Launched => format!("running for {}", self.ago(since)),
+                    Need::Launched => self.lasting("running", since),
                     _ if !rules::is_started(p, c) => self.probe(i, ProbeKind::Startup),
                     _ => self.probe(i, ProbeKind::Readiness),
                 }

@@ -15,7 +15,9 @@ mod decision;
 mod dialect;
 mod engine;
 mod explain;
+mod finding_names;
 mod fold;
+mod forgotten;
 mod job;
 mod observation;
 mod overview;
@@ -42,6 +44,7 @@ pub use engine::{
     stop_turns,
 };
 pub use explain::{Span, explain, explain_stop};
+pub use forgotten::{forgotten_sidecars, only_forgotten_run};
 pub use job::{
     ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,
     JobOutcome, JobPlan, JobPod, POD_BACKOFF, PodOrder, SuccessRule, check_schedule, decide_job, job_status,
@@ -65,5 +68,5 @@ pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput,
 pub use status::{ContainerFacts, Phase, StatusFacts, fails_pod, observe, phase, pod_status, was_stopped};
 pub use time::Time;
 pub use validate::{
-    NAMESPACE_IDS, is_launch_barrier, validate, validate_job, validate_kruise, validate_plan,
+    NAMESPACE_IDS, is_launch_barrier, validate, validate_job, validate_kruise, validate_name, validate_plan,
 };

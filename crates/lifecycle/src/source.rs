@@ -8,6 +8,8 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
+use crate::finding_names;
+
 /// A pod, complete with the fields Kubernetes' types do not have. Kubernetes' defaults have been applied.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodInput {
@@ -128,7 +130,7 @@ pub enum Severity {
 pub struct Finding {
     /// The severity.
     pub severity: Severity,
-    /// The stable name of the rule, for example `R8.3`, `LP-6` or `deadlock`.
+    /// The rule, for example `R8.3`, `LP-6` or `deadlock`. Users see its [`name`](Finding::name).
     pub code: &'static str,
     /// The path it is about.
     pub path: FieldPath,
@@ -141,6 +143,11 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// The stable name of the rule for users: a word, never a number.
+    pub fn name(&self) -> &'static str {
+        finding_names::name(self.code)
+    }
+
     /// An error: the pod is refused.
     pub fn error(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
         Finding::new(Severity::Error, code, path, message)

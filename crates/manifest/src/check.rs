@@ -1,10 +1,14 @@
 //! The pods of a manifest, checked and planned once.
 
-use outrigger_lifecycle::{FeatureGates, Planned, PodOwner};
+use std::collections::BTreeSet;
+
+use outrigger_lifecycle::{FeatureGates, FieldPath, Finding, Planned, PodOwner, validate_name};
 
 use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
 use crate::read::Manifest;
+use crate::span::Span;
+use crate::tree::Node;
 use crate::workload::Workload;
 
 /// One pod of a manifest (one for all that a workload makes of it), with all there is to say about it.
@@ -33,17 +37,38 @@ fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &F
         Some(_) => PodOwner::Job,
     };
     let checked = outrigger_lifecycle::check(&pod.input, owner, features);
+    let mut said: BTreeSet<(Span, &str)> = BTreeSet::new();
     let mut diagnostics: Vec<Diagnostic> = Vec::new();
     for finding in &checked.findings {
-        let diagnostic = Diagnostic::from_finding(finding, pod);
         // The rules of the pod and of its dialects overlap: what both say is said once.
-        let said = |d: &Diagnostic| d.span == diagnostic.span && d.code == diagnostic.code;
-        if !diagnostics.iter().any(said) {
-            diagnostics.push(diagnostic);
+        if !follows_from_name(finding, pod) && said.insert((pod.point(&finding.path), finding.code)) {
+            diagnostics.push(Diagnostic::from_finding(finding, pod));
         }
     }
+    diagnostics.extend(name(pod));
     diagnostics.sort_by_key(|d| d.span);
     Checked { pod, count: pod.origin.count, planned: checked.planned, diagnostics }
+}
+
+/// Whether a finding is about a name that is made of the object's name, which is checked by itself.
+fn follows_from_name(finding: &Finding, pod: &PodManifest) -> bool {
+    let name = FieldPath::root().field("metadata").field("name");
+    finding.path == name || (finding.path == FieldPath::spec("hostname") && pod.node(&finding.path).is_none())
+}
+
+/// What is wrong with the object's name, as its author wrote it.
+fn name(pod: &PodManifest) -> Option<Diagnostic> {
+    let path = |field: &'static str| FieldPath::root().field("metadata").field(field);
+    let written = |field| {
+        let text = pod.origin.object.at(&path(field)).and_then(Node::text);
+        text.filter(|text| !text.is_empty()).map(|text| (field, text))
+    };
+    let (field, text) = written("name").or_else(|| written("generateName"))?;
+    // A suffix follows.
+    let text = if field == "generateName" { text.trim_end_matches('-') } else { text };
+    let mut finding = validate_name(pod.origin.kind, text)?;
+    finding.path = path(field);
+    Some(Diagnostic::from_finding(&finding, pod))
 }
 
 #[cfg(test)]
@@ -64,7 +89,7 @@ mod tests {
         assert!(checked[0].planned.is_none());
         let found = &checked[0].diagnostics;
         assert!(found.iter().any(|d| d.message.contains("nobody") && d.span.is_some()), "{found:?}");
-        let places: std::collections::BTreeSet<_> = found.iter().map(|d| (d.span, d.code)).collect();
+        let places: BTreeSet<_> = found.iter().map(|d| (d.span, d.code)).collect();
         assert_eq!(places.len(), found.len(), "nothing is said twice: {found:?}");
     }
 }

@@ -59,11 +59,19 @@ impl Diagnostic {
         self
     }
 
+    /// Whether one of these errors is about the same text: a value that cannot be read has no meaning, and nothing more is to
+    /// be said about it.
+    pub fn follows_from(&self, errors: &[Diagnostic]) -> bool {
+        let overlaps = |a: Span, b: Span| a.file == b.file && a.start < b.end && b.start < a.end;
+        let errors = errors.iter().filter(|d| d.severity == Severity::Error).filter_map(|d| d.span);
+        self.span.is_some_and(|span| errors.into_iter().any(|error| overlaps(span, error)))
+    }
+
     /// A finding of the lifecycle rules, with its paths resolved to positions in the pod's manifest.
     pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
         Diagnostic {
             severity: finding.severity,
-            code: Some(finding.code),
+            code: Some(finding.name()),
             message: finding.message.clone(),
             span: Some(pod.point(&finding.path)),
             labels: finding.related.iter().map(|(path, label)| (pod.point(path), label.clone())).collect(),

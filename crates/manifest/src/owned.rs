@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::diagnostic::Diagnostic;
+use crate::kruise;
 use crate::read::Manifest;
 use crate::workload::Workload;
 
@@ -77,7 +78,8 @@ fn owner(workload: &Workload, there: &BTreeSet<Id>) -> Option<Id> {
     let controller = metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true))?;
     let namespace = metadata.namespace.clone().unwrap_or_default();
     let find = |kind: &str, is: &dyn Fn(&str) -> bool| {
-        there.iter().find(|id| id.kind == kind && id.namespace == namespace && is(&id.name)).cloned()
+        let of_kind = |id: &Id| id.kind == kind || kruise::is_read_as(kind, id.kind);
+        there.iter().find(|id| of_kind(id) && id.namespace == namespace && is(&id.name)).cloned()
     };
     let name = controller.name.as_str();
     // The object between a pod and its Deployment or CronJob is often missing from the manifest.

@@ -130,7 +130,8 @@ impl Origin {
         // A pod of a Job takes its name and namespace from the Job: point there, the template has none.
         let of_owner = matches!(
             path.0.as_slice(),
-            [Segment::Field(meta), Segment::Field(name)] if meta == "metadata" && (name == "name" || name == "namespace")
+            [Segment::Field(meta), Segment::Field(name)]
+                if meta == "metadata" && ["name", "generateName", "namespace"].contains(&&**name)
         );
         match template {
             Some(template) if of_owner && template.at(path).is_none() => Some(self.object.walk(path)),

@@ -21,7 +21,7 @@ use crate::span::{SourceFile, Span};
 use crate::tree::{Document, Node, Value};
 use crate::workload::{Owner, Workload};
 use crate::yaml::Parsed;
-use crate::{json, keys, names, owned, yaml};
+use crate::{json, keys, kruise, names, owned, yaml};
 
 /// How to treat unknown fields and duplicate keys; the same as kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,17 +97,42 @@ const KINDS: [(&str, &str); 11] = [
 /// assert_eq!(manifest.pods[0].name(), "p");
 /// ```
 pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, Diagnostics> {
+    let Partial { mut manifest, diagnostics, .. } = read_partial(sources, options);
+    if diagnostics.iter().any(|d| d.severity == Severity::Error) {
+        return Err(Diagnostics(diagnostics));
+    }
+    manifest.warnings = diagnostics;
+    Ok(manifest)
+}
+
+/// What could be read of sources that may have errors, to look for more of them.
+#[derive(Debug)]
+pub struct Partial {
+    /// The objects that could be read. What is wrong with them is left out, so they must not be run if there are errors.
+    pub manifest: Manifest,
+    /// All errors and warnings, sorted by position.
+    pub diagnostics: Vec<Diagnostic>,
+    /// Whether every object could be read: if not, one that others refer to may be missing.
+    pub is_complete: bool,
+}
+
+/// The same as [`read`], with what could be read even if there are errors.
+pub fn read_partial(sources: &[SourceFile], options: &ReadOptions) -> Partial {
     let mut reader = Reader {
         options,
         manifest: Manifest::default(),
         seen: BTreeMap::new(),
         skipped: BTreeMap::new(),
         is_partial: false,
+        is_complete: true,
     };
     let mut diagnostics = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         match parse_source(file, source, options) {
-            Err(error) => diagnostics.push(*error),
+            Err(error) => {
+                reader.is_complete = false;
+                diagnostics.push(*error);
+            }
             Ok(parsed) => {
                 diagnostics.extend(parsed.duplicates);
                 for (index, document) in parsed.documents.into_iter().enumerate() {
@@ -188,6 +213,8 @@ struct Reader<'o> {
     skipped: BTreeMap<String, usize>,
     /// Whether something was left out.
     is_partial: bool,
+    /// Whether every object could be read.
+    is_complete: bool,
 }
 
 impl Reader<'_> {
@@ -203,6 +230,7 @@ impl Reader<'_> {
     /// One object, or the objects of a list. `implied` is the kind the list gives its items.
     fn object(&mut self, node: Node, place: Place, implied: Option<(&str, &str)>, out: &mut Vec<Diagnostic>) {
         if node.entries().is_none() {
+            self.is_complete = false;
             out.push(Diagnostic::error(
                 node.head(),
                 "expected an object with `apiVersion`, `kind` and `metadata`",
@@ -221,6 +249,7 @@ impl Reader<'_> {
                 return;
             }
             (api_version, _, _) => {
+                self.is_complete = false;
                 let missing = if api_version.is_none() { "apiVersion" } else { "kind" };
                 let hint = "every object needs both, for example `apiVersion: v1` and `kind: Pod`";
                 out.push(Diagnostic::error(node.head(), format!("missing field `{missing}`")).hint(hint));
@@ -233,7 +262,13 @@ impl Reader<'_> {
             None if kind.ends_with("List") && node.get("items").is_some() => {
                 self.list(node, &place, &api_version, &kind, out);
             }
-            None => self.skip(&node, &api_version, &kind, out),
+            None => match kruise::rewrite(&api_version, &kind, node) {
+                Ok(kruise::Rewritten { kind, object, note }) => {
+                    out.push(note);
+                    self.known(kind, object, &place, out);
+                }
+                Err(node) => self.skip(&node, &api_version, &kind, out),
+            },
         }
     }
 
@@ -349,16 +384,16 @@ impl Reader<'_> {
         }
     }
 
-    /// Decodes an object; `None` if there were errors.
+    /// Decodes an object. With errors, it lacks what is wrong; `None` if it cannot be read at all.
     fn decode<T: DeserializeOwned>(
-        &self,
+        &mut self,
         node: &Node,
         out: &mut Vec<Diagnostic>,
     ) -> Option<(T, Vec<(FieldPath, String)>)> {
         let decoded = decode::decode::<T>(node, self.options.validate);
-        let failed = decoded.diagnostics.iter().any(|d| d.severity == Severity::Error);
         out.extend(decoded.diagnostics);
-        decoded.object.filter(|_| !failed).map(|object| (object, decoded.lifecycle_types))
+        self.is_complete &= decoded.object.is_some();
+        decoded.object.map(|object| (object, decoded.lifecycle_types))
     }
 
     /// A ConfigMap, Secret or claim with its namespace and name.
@@ -373,6 +408,7 @@ impl Reader<'_> {
         let metadata = metadata(&mut object);
         let namespace = self.namespace(metadata.namespace.as_deref());
         let Some(name) = metadata.name.clone().filter(|name| !name.is_empty()) else {
+            self.is_complete = false;
             out.push(no_name(node, kind));
             return None;
         };
@@ -419,6 +455,7 @@ impl Reader<'_> {
         out: &mut Vec<Diagnostic>,
         wrap: impl Fn(Box<T>) -> Workload,
     ) {
+        let before = out.len();
         let Some((object, lifecycle_types)) = self.decode::<T>(&node, out) else {
             return;
         };
@@ -426,22 +463,23 @@ impl Reader<'_> {
         if let Some(replicas) = self.options.replicas {
             workload.set_replicas(replicas);
         }
-        let Some(owner) = self.settle_name(&mut workload, &node, out) else {
-            return;
-        };
-        if !self.first_of_its_name(workload.kind(), &owner.namespace, &owner.name, &node, out) {
-            return;
-        }
-        let before = out.len();
-        check_template(&workload, &node, out);
-        check_job(&workload, &node, out);
-        self.check_count(&workload, &node, place, out);
-        if out[before..].iter().any(|d| d.severity == Severity::Error) {
+        let mut more = Vec::new();
+        let owner = self.settle_name(&mut workload, &node, &mut more);
+        let is_first =
+            self.first_of_its_name(workload.kind(), &owner.namespace, &owner.name, &node, &mut more);
+        let has_template = check_template(&workload, &node, &mut more);
+        check_job(&workload, &node, &mut more);
+        let fits = self.check_count(&workload, &node, place, &mut more);
+        more.retain(|d| !d.follows_from(&out[before..]));
+        out.extend(more);
+        let failed = out[before..].iter().any(|d| d.severity == Severity::Error);
+        if !(is_first && has_template && fits) {
             return;
         }
         let template_path = workload.template_path();
         let lifecycle_types = by_container(&template_path, lifecycle_types);
-        let count = self.count(&workload);
+        // A number of pods that could not be read is not 0: the pod is still checked.
+        let count = self.count(&workload).max(usize::from(failed));
         for claim in workload.claims(&owner, count) {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
             // A claim in the manifest overrides the generated one.
@@ -472,7 +510,7 @@ impl Reader<'_> {
     }
 
     /// Sets the name and namespace of a workload; `generateName` gets a suffix as from a server.
-    fn settle_name(&self, workload: &mut Workload, node: &Node, out: &mut Vec<Diagnostic>) -> Option<Owner> {
+    fn settle_name(&self, workload: &mut Workload, node: &Node, out: &mut Vec<Diagnostic>) -> Owner {
         let kind = workload.kind();
         let nth = self.manifest.workloads.len().to_string();
         let metadata = workload.metadata_mut();
@@ -486,15 +524,23 @@ impl Reader<'_> {
             }
             (None, None) => {
                 out.push(no_name(node, kind));
-                return None;
+                // Only for what else is wrong with it.
+                names::join("unnamed-", &nth)
             }
         };
         metadata.name = Some(name.clone());
         metadata.namespace = Some(namespace.clone());
-        Some(Owner { namespace, name })
+        Owner { namespace, name }
     }
 
-    fn check_count(&self, workload: &Workload, node: &Node, place: &Place, out: &mut Vec<Diagnostic>) {
+    /// Checks the number of pods; whether it is within the limits.
+    fn check_count(
+        &self,
+        workload: &Workload,
+        node: &Node,
+        place: &Place,
+        out: &mut Vec<Diagnostic>,
+    ) -> bool {
         let limits = &self.options.limits;
         let count = self.count(workload);
         let path = workload.count_path();
@@ -504,7 +550,9 @@ impl Reader<'_> {
             let message =
                 format!("{count} pods of this {} are more than a manifest may have", workload.kind());
             out.push(Diagnostic::error(span, message).hint(format!("lower `{path}`")));
-        } else if workload.wanted_count() < 0 {
+            return false;
+        }
+        if workload.wanted_count() < 0 {
             // Those of Jobs are reported with their other fields.
             if workload.job_spec().is_none() {
                 let message = format!("`{path}` must not be negative, it is {}", workload.wanted_count());
@@ -516,6 +564,7 @@ impl Reader<'_> {
                 format!("`{path}` is 0: this {} has no pods", workload.kind()),
             ));
         }
+        true
     }
 
     /// The number of pods of a workload that run at once.
@@ -526,11 +575,7 @@ impl Reader<'_> {
         }
     }
 
-    fn finish(
-        mut self,
-        mut diagnostics: Vec<Diagnostic>,
-        empty: Option<Span>,
-    ) -> Result<Manifest, Diagnostics> {
+    fn finish(mut self, mut diagnostics: Vec<Diagnostic>, empty: Option<Span>) -> Partial {
         diagnostics.extend(self.skipped());
         diagnostics.extend(owned::leave_out(&mut self.manifest));
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
@@ -558,12 +603,8 @@ impl Reader<'_> {
             rest.severity = severity;
             diagnostics.push(rest);
         }
-        if failed {
-            return Err(Diagnostics(diagnostics));
-        }
-        self.manifest.warnings = diagnostics;
         self.manifest.places = self.seen;
-        Ok(self.manifest)
+        Partial { manifest: self.manifest, diagnostics, is_complete: self.is_complete }
     }
 }
 
@@ -578,16 +619,17 @@ fn no_name(node: &Node, kind: &str) -> Diagnostic {
     Diagnostic::error(span, format!("missing field `metadata.name` of this {kind}"))
 }
 
-/// The checks of Kubernetes on a workload around its pod.
-fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
+/// The checks of Kubernetes on a workload around its pod; whether there is a pod.
+fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) -> bool {
     let template = node.walk(&workload.template_path());
-    if template.node.get("spec").is_none_or(Node::is_null) {
+    let has_spec = template.node.get("spec").is_some_and(|spec| !spec.is_null());
+    if !has_spec {
         let span = template.key.unwrap_or_else(|| template.node.head());
         let path = workload.template_path().field("spec");
         out.push(Diagnostic::error(span, format!("missing field `{path}`")));
     }
     let Some((selector, labels)) = workload.selector() else {
-        return;
+        return has_spec;
     };
     let policy = template.node.get("spec").and_then(|spec| spec.get("restartPolicy"));
     if let Some(policy) = policy.filter(|policy| policy.text().is_some_and(|text| text != "Always")) {
@@ -610,6 +652,7 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
             out.push(diagnostic);
         }
     }
+    has_spec
 }
 
 /// The checks of Kubernetes on a Job, and warnings about Job fields that a run ignores.
@@ -621,6 +664,10 @@ fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
         let message = format!("`schedule: {:?}`: {fault}", cron.spec.schedule);
         let hint = "write minute, hour, day of the month, month and day of the week, such as `0 3 * * *`";
         out.push(Diagnostic::error(span, message).hint(hint));
+    } else if let Workload::CronJob(_) = workload {
+        let span = node.at(&FieldPath::spec("schedule")).map_or(node.head(), Node::head);
+        let message = "the schedule is not followed: the Job of this CronJob runs once, now";
+        out.push(Diagnostic::warning(span, message));
     }
     let Some(job) = workload.job() else { return };
     // A CronJob has the Job inside it.

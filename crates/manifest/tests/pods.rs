@@ -184,7 +184,7 @@ fn findings_are_shown_where_they_are() {
     assert_eq!(
         render(&[diagnostic], &[source], false),
         "\
-error[R8.3]: `log` is a sidecar twice
+error[init-lifecycle]: `log` is a sidecar twice
   --> pod.yaml:30:23
    |
 10 |   - name: proxy # é

@@ -1,7 +1,9 @@
-//! The spellings the sidecar proposal considered and rejected: each gets a hint with text to paste.
+//! The spellings the sidecar proposal considered and rejected: each gets a hint with text to paste. The tests follow the hints:
+//! what they say parses, repeats no key, and gives a manifest that is valid and means what the author meant.
 
-use outrigger_lifecycle::{FeatureGates, Role, plan};
-use outrigger_manifest::{ReadOptions, SourceFile, read};
+use outrigger_lifecycle::{FeatureGates, FieldPath, Role, Segment};
+use outrigger_manifest::edit::Editor;
+use outrigger_manifest::{Node, ReadOptions, Severity, SourceFile, check, parse, read};
 
 /// The hints for the errors in a manifest.
 fn hints(text: &str) -> Vec<String> {
@@ -13,144 +15,271 @@ fn pod(spec: &str) -> String {
     format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n{spec}")
 }
 
-/// The lines of a hint to paste, with the indentation they need in a Pod.
-fn pasted(hint: &str) -> String {
-    let lines = hint.lines().filter(|line| line.starts_with("    ") && !line.contains('…'));
-    lines.map(|line| format!("{}\n", &line[4..])).collect()
-}
-
-/// A pod's containers with their roles and what they wait for, as planned.
-fn planned(text: &str) -> Vec<(String, Role, Vec<String>)> {
-    let manifest = read(&[SourceFile::new("p.yaml", text)], &ReadOptions::default())
-        .unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let plan = plan(&manifest.pods[0].input, &FeatureGates::default())
-        .unwrap_or_else(|e| panic!("{e:?}\n{text}"))
-        .plan;
-    let on = |c: &outrigger_lifecycle::ContainerPlan| {
-        c.gates.iter().map(|g| plan.containers[g.on].name.clone()).collect()
-    };
-    plan.containers.iter().map(|c| (c.name.clone(), c.role, on(c))).collect()
-}
-
-#[test]
-fn a_mark_on_a_container() {
-    for mark in ["sidecar: true", "Sidecar: true", "type: sidecar", "type: Sidecar", "lifecycleType: Sidecar"]
-    {
-        let spec = format!(
-            "  containers:\n  - name: myApp\n    image: a\n  - name: mySidecar\n    image: b\n    {mark}\n"
-        );
-        let found = hints(&pod(&spec));
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(
-            found[0],
-            "write this instead, in `mySidecar`:\n      lifecycle:\n        type: Sidecar\n\
-             or, as Kubernetes 1.29 and later have it, move the container:\n    initContainers:\n    \
-             - name: mySidecar\n      restartPolicy: Always\n      …the rest of the container"
-        );
-        let text = pod(&spec).replace(&format!("    {mark}\n"), "    lifecycle:\n      type: Sidecar\n");
-        assert_eq!(planned(&text)[1].1, Role::Sidecar);
+/// A path as messages show it.
+fn path(shown: &str) -> FieldPath {
+    let mut path = FieldPath::root();
+    for part in shown.split('.').filter(|part| !part.is_empty()) {
+        let (name, indexes) = part.split_once('[').unwrap_or((part, ""));
+        path = path.field(name.to_owned());
+        for index in indexes.trim_end_matches(']').split("][").filter(|index| !index.is_empty()) {
+            path = path.index(index.parse().unwrap());
+        }
     }
-    let deeper = hints(&pod("  containers:\n  - name: a\n    lifecycle: {sidecar: true}\n"));
-    assert!(
-        deeper[0].starts_with("write this instead, in `a`:\n      lifecycle:\n        type: Sidecar\n"),
-        "{deeper:?}"
-    );
-    let not = hints(&pod("  containers:\n  - name: a\n    sidecar: false\n"));
-    assert!(not[0].starts_with("remove it"), "{not:?}");
-    let init = hints(&pod("  containers:\n  - name: a\n  initContainers:\n  - name: b\n    sidecar: true\n"));
-    assert_eq!(init, ["write this instead, in `b`:\n      restartPolicy: Always"]);
-    let word = hints(&pod("  containers:\n  - name: a\n    lifecycle: sidecar\n"));
-    assert_eq!(word, ["write\n    lifecycle:\n      type: Sidecar"]);
+    path
+}
+
+fn up(path: &FieldPath) -> FieldPath {
+    FieldPath(path.0[..path.0.len() - 1].to_vec())
+}
+
+/// Writes the keys of a block into a map. They are new there, or all of them replace what is there.
+fn write(editor: &mut Editor, into: &FieldPath, block: &str, replaces: bool) {
+    let block = parse(0, &SourceFile::new("b.yaml", block), &ReadOptions::default()).unwrap();
+    let serde_json::Value::Object(keys) = block[0].root.to_json() else { panic!("{block:?}") };
+    for (key, value) in keys {
+        let place = into.clone().field(key.clone());
+        assert_eq!(editor.root().at(&place).is_some(), replaces, "`{place}` in\n{}", editor.text());
+        editor.set(&place, &value).unwrap();
+    }
+}
+
+/// Which of the ways that a hint offers.
+#[derive(Clone, Copy)]
+enum Way {
+    First,
+    Native,
+}
+
+/// Does what a hint for a field says. Every hint has one of a few forms.
+fn follow(editor: &mut Editor, map: &FieldPath, field: &str, hint: &str, way: Way) {
+    let (first, native) = hint.split_once("\nor, as Kubernetes").unwrap_or((hint, hint));
+    let hint = if matches!(way, Way::First) { first } else { native };
+    let (head, block) = hint.split_once('\n').unwrap_or((hint, ""));
+    let indent = block.lines().map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
+    let text: String = hint.lines().skip(1).map(|line| format!("{}\n", &line[indent..])).collect();
+    // A mark inside `lifecycle` is about the container around it.
+    let container =
+        if map.0.last() == Some(&Segment::Field("lifecycle".into())) { up(map) } else { map.clone() };
+    let spoilt = map.clone().field(field.to_owned());
+    let kept = editor.root().at(&spoilt).cloned();
+    editor.remove(&spoilt).unwrap();
+    if head.starts_with("remove it: ") {
+        assert!(text.is_empty(), "{hint}");
+    } else if head.contains("move the container") || head.starts_with("move its containers") {
+        let has_list = head.contains("the end of");
+        let entries = match has_list {
+            true => text,
+            false => text.strip_prefix("initContainers:\n").unwrap_or_else(|| panic!("{hint}")).to_owned(),
+        };
+        let spec = if field == "sidecarContainers" { map.clone() } else { up(&up(&container)) };
+        let init = spec.field("initContainers");
+        assert_eq!(editor.root().at(&init).is_some(), has_list, "{hint}");
+        if !has_list {
+            editor.set(&init, &serde_json::json!([])).unwrap();
+        }
+        let at = |editor: &Editor| editor.root().at(&init).and_then(Node::items).map_or(0, <[Node]>::len);
+        match kept.as_ref().and_then(Node::items) {
+            // The rest of each container comes from the list that goes.
+            Some(items) => {
+                let shown =
+                    parse(0, &SourceFile::new("b.yaml", entries.replace('…', "# ")), &ReadOptions::default());
+                let shown = shown.unwrap()[0].root.to_json();
+                for (item, shown) in items.iter().zip(shown.as_array().unwrap()) {
+                    let mut whole = item.to_json();
+                    for (key, value) in shown.as_object().unwrap() {
+                        whole[key] = value.clone();
+                    }
+                    editor.insert_item(&init, at(editor), &whole).unwrap();
+                }
+            }
+            None => {
+                assert!(entries.contains("restartPolicy: Always"), "{hint}");
+                let index = at(editor);
+                editor.move_item(&container, &init, index).unwrap();
+                editor.set(&init.clone().index(index).field("restartPolicy"), &"Always".into()).unwrap();
+            }
+        }
+    } else if head.starts_with("write this instead, in place of the annotation") {
+        let metadata =
+            editor.root().at(&path("spec.template")).map_or("metadata", |_| "spec.template.metadata");
+        write(editor, &path(metadata).field("annotations"), &text, true);
+    } else if head.starts_with("write this instead, in place of `type: ") {
+        write(editor, &container.field("lifecycle"), &text, true);
+    } else if head.starts_with("write this instead, in place of `restartPolicy: ") {
+        write(editor, &container, &text, true);
+    } else if head.starts_with("write this instead, in the `lifecycle` of ") {
+        write(editor, &container.field("lifecycle"), &text, false);
+    } else if head.starts_with("write this instead, in `") || head == "write" {
+        write(editor, &container, &text, false);
+    } else {
+        let place = head.strip_prefix("write this into `").and_then(|rest| rest.strip_suffix("` instead:"));
+        write(editor, &path(place.unwrap_or_else(|| panic!("{hint}"))), &text, false);
+    }
+}
+
+/// The manifest after all its hints were followed.
+fn followed(text: &str, way: Way) -> String {
+    let refused = read(&[SourceFile::new("p.yaml", text)], &ReadOptions::default()).unwrap_err();
+    let mut editor = Editor::new(text, 0).unwrap();
+    // From the end, so that the places of the others stay as they are.
+    for found in refused.0.iter().rev() {
+        let hint = found.hint.as_deref().unwrap_or_else(|| panic!("no hint: {}", found.message));
+        let quoted: Vec<&str> = found.message.split('`').collect();
+        let (map, field) = match found.message.starts_with("unknown field") {
+            true => (path(quoted[3]), quoted[1].to_owned()),
+            false => (up(&path(quoted[1])), quoted[1].rsplit('.').next().unwrap().to_owned()),
+        };
+        follow(&mut editor, &map, &field, hint, way);
+    }
+    editor.finish()
+}
+
+/// The sidecars of the pod that results, and its annotation.
+fn result(text: &str) -> (Vec<String>, String) {
+    let sources = [SourceFile::new("p.yaml", text)];
+    let manifest = read(&sources, &ReadOptions::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let checked = check(&manifest, &FeatureGates::default()).remove(0);
+    let errors: Vec<_> = checked.diagnostics.iter().filter(|d| d.severity == Severity::Error).collect();
+    assert!(errors.is_empty(), "{errors:?}\n{text}");
+    let plan = checked.planned.unwrap().plan;
+    let sidecars = plan.containers.iter().filter(|c| c.role == Role::Sidecar);
+    let annotations = manifest.pods[0].input.pod.metadata.annotations.clone().unwrap_or_default();
+    let graph = annotations.get("outrigger.dev/depends-on").cloned().unwrap_or_default();
+    (sidecars.map(|c| c.name.clone()).collect(), graph.trim_end().to_owned())
+}
+
+/// A pod of `app` and `side`, each with more lines.
+fn two(head: &str, app: &str, side: &str) -> String {
+    let lines = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n{head}spec:\n  containers:\n  - name: app\n    image: a\n{}  \
+         - name: side\n    image: b\n{}",
+        lines(app),
+        lines(side)
+    )
 }
 
 #[test]
-fn a_list_of_sidecars() {
-    let head = "  initContainers:\n  - name: myInit\n    image: i\n";
-    let tail = "  containers:\n  - name: myApp\n    image: a\n";
-    let list = "  sidecarContainers:\n  - name: mySidecar\n    image: b\n  - name: other\n    image: b\n";
-    let found = hints(&pod(&format!("{head}{tail}{list}")));
-    assert_eq!(
-        found,
-        [
-            "move its containers to the end of `initContainers`:\n    initContainers:\n    - name: mySidecar\n      \
-          restartPolicy: Always\n      …the rest of `mySidecar`\n    - name: other\n      restartPolicy: Always\n      \
-          …the rest of `other`"
-        ]
-    );
-    let sidecars = pasted(&found[0]).replace("initContainers:\n", "").replace("- name", "  - name");
-    let sidecars = sidecars.replace("  restartPolicy", "    image: b\n    restartPolicy");
-    let plan = planned(&pod(&format!("{head}{sidecars}{tail}")));
-    assert_eq!(plan.iter().filter(|c| c.1 == Role::Sidecar).count(), 2, "{plan:?}");
+fn marks_that_are_followed_make_a_sidecar() {
+    let init = "  initContainers:\n  - name: setup\n    image: i\n";
+    let pre_stop = "lifecycle:\n  preStop:\n    exec: {command: [sync]}";
+    let mut table: Vec<(String, &[&str])> = Vec::new();
+    for mark in ["sidecar: true", "Sidecar: yes", "type: sidecar", "type: Sidecar", "lifecycleType: Sidecar"]
+    {
+        table.push((two("", "", mark), &["side"]));
+        table.push((two("", "", mark) + init, &["side"]));
+        table.push((two("", "", &format!("{mark}\n{pre_stop}")), &["side"]));
+        table.push((two("", "", &format!("{pre_stop}\n{mark}")), &["side"]));
+        table.push((two("", "", &format!("lifecycle: {{type: Sidecar}}\n{mark}")), &["side"]));
+        table.push((two("", "", &format!("lifecycle: {{type: Standard}}\n{mark}")), &["side"]));
+        table.push((two("", &format!("{mark}\nlifecycle: {{}}"), ""), &["app"]));
+        for policy in ["", "    restartPolicy: Always\n", "    restartPolicy: Never\n"] {
+            let of_init = format!("  initContainers:\n  - name: log\n    image: i\n    {mark}\n{policy}");
+            table.push((two("", "", "") + &of_init, &["log"]));
+        }
+    }
+    table.push((two("", "", "sidecar: true\ntype: sidecar\nlifecycleType: sidecar"), &["side"]));
+    table.push((two("", "sidecar: false\ntype: standard", "sidecar: true"), &["side"]));
+    table.push((two("", "", "lifecycle:\n  sidecar: true\n  preStop:\n    sleep: {seconds: 1}"), &["side"]));
+    table.push((two("", "", "lifecycle:\n  type: Sidecar\n  sidecar: true"), &["side"]));
+    table.push((two("", "", "lifecycle: sidecar"), &["side"]));
+    table.push((two("", "", "lifecycle: sidecar\nsidecar: true"), &["side"]));
+    let list = "  sidecarContainers:\n  - name: one\n    image: i\n  - name: two\n    image: i\n";
+    table.push((two("", "", "") + list, &["one", "two"]));
+    table.push((two("", "", "") + init + list, &["one", "two"]));
+    table.push((two("", "", "") + "  sidecarContainers: []\n", &[]));
+    for (text, sidecars) in table {
+        for way in [Way::First, Way::Native] {
+            let fixed = followed(&text, way);
+            assert_eq!(result(&fixed).0, sidecars, "{text}\nbecame\n{fixed}");
+        }
+    }
 }
 
 #[test]
-fn orders_become_one_annotation_for_the_whole_pod() {
-    // The fields of `myApp`, those of `mySidecar`, and what the annotation must say.
+fn orders_that_are_followed_become_one_annotation() {
+    let has = |line: &str| format!("  annotations:\n    outrigger.dev/depends-on: |\n      {line}\n");
+    let other = "  annotations:\n    team: a\n".to_owned();
+    let none = String::new();
+    // What the metadata have, the fields of `app`, those of `side`, and what the annotation must say.
     let table = [
-        ("dependsOn: mySidecar", "", "myApp: mySidecar\n"),
-        ("dependsOn: [mySidecar]", "", "myApp: mySidecar\n"),
-        ("depends_on: {mySidecar: {condition: service_healthy}}", "", "myApp: mySidecar ready\n"),
-        ("terminationFatalToPod: true", "", "myApp: fatal\n"),
-        ("StartupPhase: default", "StartupPhase: post-init", "myApp: start 2\nmySidecar: start 1\n"),
-        ("image: a", "startupPhase: post-init", "myApp: start 2\nmySidecar: start 1\n"),
+        (none.clone(), "dependsOn: side", "", "app: side"),
+        (other.clone(), "dependsOn: side", "", "app: side"),
+        (none.clone(), "dependsOn: [side]", "", "app: side"),
+        (none.clone(), "depends_on: {side: {condition: service_healthy}}", "", "app: side ready"),
+        (none.clone(), "terminationFatalToPod: true", "", "app: fatal"),
+        (none.clone(), "terminationFatalToPod: false", "", ""),
+        (none.clone(), "terminationFatalToPod: false", "terminationFatalToPod: true", "side: fatal"),
+        (none.clone(), "dependsOn: []", "primaryContainer: false", ""),
+        (none.clone(), "dependsOn: nobody", "startupOrder: first", ""),
+        (none.clone(), "dependsOn: app", "", ""),
+        (none.clone(), "StartupPhase: default", "StartupPhase: post-init", "app: start 2\nside: start 1"),
+        (none.clone(), "", "startupPhase: post-init", "app: start 2\nside: start 1"),
         (
-            "startupOrder: 2\n    shutdownOrder: 1",
-            "startupOrder: 1\n    shutdownOrder: 2",
-            "myApp: start 2, stop 1\nmySidecar: start 1, stop 2\n",
+            none.clone(),
+            "startupOrder: 2\nshutdownOrder: 1",
+            "startupOrder: 1\nshutdownOrder: 2",
+            "app: start 2, stop 1\nside: start 1, stop 2",
         ),
         (
-            "dependsOn: mySidecar\n    terminationFatalToPod: true",
+            none.clone(),
+            "dependsOn: side\nterminationFatalToPod: true",
             "shutdownOrder: 2",
-            "myApp: mySidecar, stop 1, fatal\nmySidecar: stop 2\n",
+            "app: side, stop 1, fatal\nside: stop 2",
         ),
-        ("image: a", "primaryContainer: true", "mySidecar: primary\n"),
-        ("primaryContainer: true\n    terminationFatalToPod: true", "", "myApp: primary, fatal\n"),
+        (none.clone(), "", "primaryContainer: true", "side: primary"),
+        (none.clone(), "primaryContainer: true\nterminationFatalToPod: true", "", "app: primary, fatal"),
         // A single number would order nothing.
-        ("image: a", "startupOrder: 1", "myApp: start 2\nmySidecar: start 1\n"),
-        ("startupOrder: 2", "", "myApp: start 2\nmySidecar: start 1\n"),
+        (none.clone(), "", "startupOrder: 1", "app: start 2\nside: start 1"),
+        (none.clone(), "startupOrder: 2", "", "app: start 2\nside: start 1"),
+        // What the annotation says already.
+        (has("app: side ready"), "terminationFatalToPod: true", "", "app: side ready, fatal"),
+        (has("app: side ready # first"), "terminationFatalToPod: true", "", "app: side ready, fatal # first"),
+        (has("app: side ready"), "", "terminationFatalToPod: true", "app: side ready\nside: fatal"),
+        (has("app: side ready"), "dependsOn: side", "", "app: side ready"),
+        (has("app: start 3; side: start 1"), "startupOrder: 2", "", "app: start 2; side: start 1"),
+        (has("app: none"), "dependsOn: side", "", "app: side"),
     ];
-    for (app, sidecar, expected) in table {
-        let sidecar = if sidecar.is_empty() { String::new() } else { format!("    {sidecar}\n") };
-        let spec = format!("  containers:\n  - name: myApp\n    {app}\n  - name: mySidecar\n{sidecar}");
-        let found = hints(&pod(&spec));
-        let annotation = pasted(&found[0]);
-        let head = "metadata:\n  annotations:\n    outrigger.dev/depends-on: |\n";
-        let lines = annotation.strip_prefix(head).unwrap_or_else(|| panic!("{app}: {annotation}"));
-        assert_eq!(lines.replace("      ", ""), expected, "{app}");
-        assert!(
-            found[1..].iter().all(|h| h.contains("covers this container") || *h == found[0]),
-            "{found:?}"
-        );
-        let fixed = "spec:\n  containers:\n  - {name: myApp, image: a}\n  - {name: mySidecar, image: b}\n";
-        let plan = planned(&format!(
-            "apiVersion: v1\nkind: Pod\n{}{fixed}",
-            annotation.replace("metadata:\n", "metadata:\n  name: p\n")
-        ));
-        let waits = expected.contains("mySidecar ready")
-            || expected.contains("myApp: mySidecar")
-            || expected.contains("start 2");
-        assert_eq!(plan[0].2 == ["mySidecar"], waits, "{app}: {plan:?}");
+    for (head, app, side, expected) in &table {
+        // Init containers are not numbered: mains wait for them anyway.
+        for init in ["", "  initContainers:\n  - name: setup\n    image: i\n"] {
+            let text = two(head, app, side) + init;
+            let fixed = followed(&text, Way::First);
+            assert_eq!(result(&fixed).1, *expected, "{text}\nbecame\n{fixed}");
+        }
     }
 }
 
 #[test]
 fn the_primary_container_of_a_job() {
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      \
-               restartPolicy: Never\n      containers:\n      - name: worker\n      - name: sidecar\n  \
-               primaryContainer: worker\n";
+               restartPolicy: Never\n      containers:\n      - name: worker\n        image: i\n      - name: sidecar\n        \
+               image: i\n  primaryContainer: worker\n";
     assert_eq!(
         hints(job),
-        ["write it into `spec.template.metadata` instead:\n    metadata:\n      annotations:\n        \
+        ["write this into `spec.template` instead:\n    metadata:\n      annotations:\n        \
           outrigger.dev/depends-on: |\n          worker: primary"]
     );
-    let has = job.replace(
-        "  template:\n",
-        "  template:\n    metadata: {annotations: {outrigger.dev/depends-on: 'sidecar: none'}}\n",
-    );
-    assert_eq!(
-        hints(&has),
-        ["add to the annotation outrigger.dev/depends-on instead:\n          worker: primary"]
-    );
+    let with =
+        |metadata: &str| job.replace("  template:\n", &format!("  template:\n    metadata:{metadata}\n"));
+    let table = [
+        (job.to_owned(), "worker: primary"),
+        (with("\n      labels: {a: b}"), "worker: primary"),
+        (with("\n      annotations: {a: b}"), "worker: primary"),
+        (
+            with("\n      annotations: {outrigger.dev/depends-on: 'sidecar: none'}"),
+            "sidecar: none\nworker: primary",
+        ),
+        (job.replace("primaryContainer: worker", "primaryContainer: workr"), ""),
+        (
+            job.replace("- name: sidecar\n", "- name: sidecar\n        terminationFatalToPod: true\n"),
+            "worker: primary\nsidecar: fatal",
+        ),
+    ];
+    for (text, expected) in table {
+        let fixed = followed(&text, Way::First);
+        assert_eq!(result(&fixed).1, expected, "{text}\nbecame\n{fixed}");
+    }
 }
 
 #[test]

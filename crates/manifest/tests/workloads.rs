@@ -142,6 +142,7 @@ fn pods_beside_their_workload_are_left_to_it() {
         assert_eq!(kinds.last(), Some(&"Pod"), "{kind}: pods still know what they came out of");
         assert!(kinds[..kinds.len() - 1].iter().all(|k| *k == kind), "{kinds:?}");
         let said: Vec<&str> = again.warnings.iter().map(|w| w.message.as_str()).collect();
+        let said: Vec<&str> = said.into_iter().filter(|text| !text.contains("schedule")).collect();
         let pods = if made.len() == 1 { "1 Pod" } else { "2 Pods" };
         assert_eq!(said, [format!("skipped: {pods} of {kind}/w, which creates its pods itself")], "{kind}");
         // Without their workload, the pods themselves run.
@@ -160,6 +161,96 @@ fn a_schedule_that_a_cluster_refuses_is_refused() {
     let span = refused[0].span.expect("a place");
     assert_eq!(sources[0].position(span.start).line, 5);
     assert!(read(&[SourceFile::new("c", cron.replace("x y", "@daily"))], &ReadOptions::default()).is_ok());
+}
+
+#[test]
+fn a_schedule_that_is_not_followed_is_said() {
+    let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\nspec:\n  schedule: \"@daily\"\n  jobTemplate:\n    \
+                spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
+    let said = manifest(cron).warnings;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].message, "the schedule is not followed: the Job of this CronJob runs once, now");
+    assert_eq!(SourceFile::new("w.yaml", cron).position(said[0].span.unwrap().start).line, 5);
+}
+
+/// CloneSet and the advanced sets of OpenKruise, which its launch priorities are often used with.
+#[test]
+fn workloads_of_kruise_run_as_those_they_extend() {
+    let claims = "  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], \
+                  resources: {requests: {storage: 1Gi}}}}]\n";
+    let strategy = "  updateStrategy: {type: InPlaceIfPossible, partition: 1, maxUnavailable: 20%}\n  scaleStrategy: {podsToDelete: [w-x]}\n  \
+                    lifecycle: {preDelete: {finalizersHandler: [a]}}\n  minReadySeconds: 2\n";
+    let advanced = "  serviceName: w\n  reserveOrdinals: [1]\n  updateStrategy:\n    rollingUpdate: {partition: 0, podUpdatePolicy: InPlaceIfPossible, \
+                    paused: false}\n";
+    let ignored = "`spec.scaleStrategy`, `spec.updateStrategy`, `spec.lifecycle` are ignored";
+    for (kind, version, spec, runs_as, note, hint) in [
+        (
+            "CloneSet",
+            "v1alpha1",
+            "  replicas: 2\n",
+            "Deployment",
+            "CloneSet `w` of OpenKruise runs as a Deployment",
+            None,
+        ),
+        (
+            "CloneSet",
+            "v1beta1",
+            strategy,
+            "Deployment",
+            "CloneSet `w` of OpenKruise runs as a Deployment",
+            Some(ignored),
+        ),
+        (
+            "CloneSet",
+            "v1alpha1",
+            claims,
+            "StatefulSet",
+            "CloneSet `w` of OpenKruise runs as a StatefulSet, because its pods have claims of their own",
+            None,
+        ),
+        (
+            "StatefulSet",
+            "v1beta1",
+            advanced,
+            "StatefulSet",
+            "StatefulSet `w` of OpenKruise runs as a StatefulSet",
+            Some(
+                "`spec.reserveOrdinals`, `spec.updateStrategy.rollingUpdate.podUpdatePolicy`, \
+                  `spec.updateStrategy.rollingUpdate.paused` are ignored",
+            ),
+        ),
+        (
+            "DaemonSet",
+            "v1alpha1",
+            "  burstReplicas: 2\n",
+            "DaemonSet",
+            "DaemonSet `w` of OpenKruise runs as a DaemonSet",
+            Some("`spec.burstReplicas` is ignored"),
+        ),
+    ] {
+        let text = workload(kind, spec, "Always").replace("apps/v1", &format!("apps.kruise.io/{version}"));
+        let text = format!("{text}status: {{updatedReadyReplicas: 1, labelSelector: a}}\n");
+        let manifest = manifest(&text);
+        assert_eq!(manifest.workloads[0].kind(), runs_as, "{text}");
+        assert_eq!(manifest.pods.len(), 1, "{text}");
+        let said: Vec<_> =
+            manifest.warnings.iter().map(|w| (w.message.as_str(), w.hint.as_deref())).collect();
+        assert_eq!(said, [(note, hint)], "{text}");
+        if let Workload::StatefulSet(set) = &manifest.workloads[0] {
+            let policy = set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
+            assert_eq!(policy, (kind == "CloneSet").then_some("Parallel"), "{text}");
+        }
+        // A pod that a cluster made of it is not run a second time.
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: w-x, namespace: ns, ownerReferences: [{{apiVersion: a, kind: {kind}, \
+             name: w, uid: u, controller: true}}]}}\nspec: {{containers: [{{name: c, image: i}}]}}\n---\n{text}"
+        );
+        assert_eq!(read_with(&pod, &ReadOptions::default()).unwrap().pods.len(), 1, "{pod}");
+    }
+    // A field that neither has is still an error.
+    let typo =
+        workload("CloneSet", "  replicsa: 2\n", "Always").replace("apps/v1", "apps.kruise.io/v1alpha1");
+    assert!(read_with(&typo, &ReadOptions::default()).unwrap_err().contains("unknown field `replicsa`"));
 }
 
 #[test]

@@ -9,7 +9,8 @@ use outrigger_agent::event::{EndCause, Failure, PodEvent, PodEventKind, PodResul
 use outrigger_agent::log::lost_text;
 use outrigger_agent::{PodContext, PodUid};
 use outrigger_lifecycle::trace::Entry;
-use outrigger_view::hint::{Hints, Subject};
+use outrigger_lifecycle::{Observation, forgotten_sidecars, only_forgotten_run};
+use outrigger_view::hint::{Hints, Subject, kept_running};
 use outrigger_view::output::Output;
 
 use crate::control::PodRegistry;
@@ -34,11 +35,14 @@ pub(crate) struct Member {
     pub(crate) hints: Hints,
     /// Pulls in progress: when each started, and the second of the last progress message.
     pulls: BTreeMap<usize, (Instant, u64)>,
+    /// Well-known sidecars that are not marked, until it is said that they keep the pod running.
+    forgotten: Vec<usize>,
 }
 
 impl Member {
     pub(crate) fn new(number: usize, context: Arc<PodContext>, hints: Hints) -> Self {
-        Member { number, context, hints, pulls: BTreeMap::new() }
+        let forgotten = forgotten_sidecars(context.pod(), context.plan());
+        Member { number, context, hints, pulls: BTreeMap::new(), forgotten }
     }
 }
 
@@ -64,6 +68,9 @@ impl Sinks {
                 None
             }
             PodEventKind::Observed(snapshot) => {
+                if let Some(text) = member.kept_running(&snapshot.observation) {
+                    self.output.warn(&text);
+                }
                 self.output.observe(number, &snapshot.observation, &snapshot.waits);
                 self.registry.observe(number, snapshot.observation, snapshot.waits);
                 None
@@ -130,6 +137,17 @@ impl Sinks {
 }
 
 impl Member {
+    /// Says once that the pod does not complete, because nobody marked a sidecar that everybody knows.
+    fn kept_running(&mut self, observation: &Observation) -> Option<String> {
+        let plan = self.context.plan();
+        if self.forgotten.is_empty() || !only_forgotten_run(plan, observation, &self.forgotten) {
+            return None;
+        }
+        let forgotten = std::mem::take(&mut self.forgotten);
+        let names: Vec<&str> = forgotten.iter().map(|&i| plan.containers[i].name.as_str()).collect();
+        Some(kept_running(self.context.name(), &names))
+    }
+
     /// Reports the progress of a pull, once per second.
     fn pulling(
         &mut self,

@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::ffi::OsString;
+
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -33,9 +35,29 @@ Examples:
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
+/// Reads the command line.
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let error = match Cli::try_parse_from(&args) {
+        Ok(cli) => return Ok(cli),
+        // Help and version come this way, too.
+        Err(error) if !error.use_stderr() => return Err(error),
+        Err(error) => error,
+    };
+    // clap shows options that the environment sets as required ones. It is asked again without the environment, unless that
+    // is where the mistake is.
+    let again = without_env(Cli::command()).try_get_matches_from(&args);
+    Err(only_close_suggestions(again.err().filter(|again| again.kind() == error.kind()).unwrap_or(error)))
+}
+
+/// The command without the variables that its options can be set by.
+fn without_env(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| arg.env(None::<&str>));
+    command.mut_subcommands(without_env)
+}
+
 /// Removes suggested commands and options that are not close to what was typed, and adds commands that are:
 /// clap does not count two swapped letters as similar.
-pub(crate) fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
+fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() {
         let commands = Cli::command();
         let close = commands.get_subcommands().map(|c| c.get_name()).filter(|name| is_close(&typed, name));

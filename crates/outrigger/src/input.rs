@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use outrigger_lifecycle::FeatureGates;
-use outrigger_manifest::{Diagnostics, Limits, Manifest, ReadOptions, SourceFile, Validate, read};
+use outrigger_manifest::{
+    Diagnostics, Limits, Manifest, Partial, ReadOptions, SourceFile, Validate, read, read_partial,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Failure;
@@ -14,7 +16,7 @@ use crate::outcome::Failure;
 #[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Reading manifests")]
 pub(crate) struct ReadArgs {
-    /// How to treat unknown and repeated fields.
+    /// How to treat unknown and repeated fields; as in kubectl, `true` is `strict` and `false` is `ignore`.
     #[arg(long, value_enum, default_value_t = ValidateArg::Strict, value_name = "HOW")]
     validate: ValidateArg,
     /// Turn features on or off: SidecarContainers (restartPolicy: Always on init containers), SidecarLifecycleType
@@ -33,10 +35,12 @@ pub(crate) struct ReadArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 enum ValidateArg {
     /// Report them as errors.
+    #[value(alias = "true")]
     Strict,
     /// Report them as warnings.
     Warn,
     /// Ignore them.
+    #[value(alias = "false")]
     Ignore,
 }
 
@@ -51,7 +55,7 @@ impl Default for ReadArgs {
     }
 }
 
-fn feature_gate(text: &str) -> Result<(String, bool), String> {
+pub(crate) fn feature_gate(text: &str) -> Result<(String, bool), String> {
     let (name, value) = text.split_once('=').ok_or("expected GATE=true or GATE=false")?;
     let on = value.parse().map_err(|_| format!("{value:?} is not `true` or `false`"))?;
     if !FeatureGates::default().set(name, on) {
@@ -61,6 +65,11 @@ fn feature_gate(text: &str) -> Result<(String, bool), String> {
 }
 
 impl ReadArgs {
+    /// The defaults, with these feature gates.
+    pub(crate) fn with_feature_gates(feature_gates: Vec<(String, bool)>) -> Self {
+        ReadArgs { feature_gates, ..ReadArgs::default() }
+    }
+
     /// The feature gates.
     pub(crate) fn features(&self) -> FeatureGates {
         let mut gates = FeatureGates::default();
@@ -82,6 +91,11 @@ impl ReadArgs {
     /// Reads sources, or returns why they cannot be read.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
         self.read_replicas(sources, None)
+    }
+
+    /// Reads what can be read of sources that may have errors.
+    pub(crate) fn read_partial(&self, sources: &[SourceFile]) -> Partial {
+        read_partial(sources, &self.options())
     }
 
     /// The same with another number of replicas for workloads.

@@ -33,9 +33,7 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
-use cli::{Cli, Command};
+use cli::Command;
 
 fn main() -> ExitCode {
     // A container's shim is this binary too. It forks, so it must run before there is a second thread.
@@ -50,7 +48,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let args = operator::plugin_args(std::env::args_os().collect());
-    let cli = Cli::try_parse_from(args).unwrap_or_else(|error| cli::only_close_suggestions(error).exit());
+    let cli = cli::parse(args).unwrap_or_else(|error| error.exit());
     cli.color.apply();
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),

@@ -18,7 +18,7 @@ use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::input::ReadArgs;
+use crate::input::{self, ReadArgs};
 use crate::logging::LogArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
@@ -111,6 +111,9 @@ pub(crate) struct Args {
     /// User namespaces of pods of --manifests that do not set hostUsers.
     #[arg(long, value_enum, default_value_t = UsernsArg::Auto, value_name = "MODE")]
     userns: UsernsArg,
+    /// Turn features on or off for pods of --manifests; see `outrigger run`.
+    #[arg(long, value_delimiter = ',', value_parser = input::feature_gate, value_name = "GATE=BOOL")]
+    feature_gates: Vec<(String, bool)>,
     /// Show only warnings and errors.
     #[arg(short, long)]
     quiet: bool,
@@ -242,7 +245,8 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
         pids_limit: run::pids_limit(None),
         log_limits: LogLimits::default(),
     };
-    let reading = Reading::default().to_json()?;
+    let read_args = ReadArgs::with_feature_gates(args.feature_gates.clone());
+    let reading = Reading { read: read_args, replicas: None }.to_json()?;
     let runtime = args.runtime;
     Ok(NodeOptions {
         state_dir,
@@ -324,4 +328,25 @@ fn unit(args: &Args) -> Result<String, Failure> {
     let stop = if stops { "10min" } else { "30s" };
     let unit = UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop);
     Ok(unit.replace("@SETTINGS@", &settings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[test]
+    fn feature_gates_apply_to_the_manifests_of_the_directory() {
+        let line = ["outrigger", "node", "--feature-gates", "SidecarLifecycleType=false"];
+        let cli = crate::cli::Cli::try_parse_from(line).expect("a command line");
+        let crate::cli::Command::Node(args) = cli.command else { panic!("not a node") };
+        let options = options(&args, "/state".into()).expect("options");
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: a, image: i}\n  \
+                   - {name: b, image: i, lifecycle: {type: Sidecar}}\n";
+        let record = (options.read_file)("/pods/p.yaml".into(), pod.to_owned());
+        let work = (options.read)(&record).expect("work");
+        assert!(work.pods[0].plan.dialects.is_empty(), "{:?}", work.pods[0].plan.dialects);
+        let other = crate::cli::Cli::try_parse_from(["outrigger", "node", "--feature-gates", "Nothing=true"]);
+        assert!(other.expect_err("no such gate").to_string().contains("unknown feature gate"));
+    }
 }

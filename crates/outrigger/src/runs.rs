@@ -45,18 +45,28 @@ pub(crate) struct PlaceArgs {
     /// Only pods of the run with this process ID; `outrigger ps` shows it.
     #[arg(long, value_name = "PID")]
     pub(crate) run: Option<u32>,
-    /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`.
+    /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`. With
+    /// OUTRIGGER_STATE_DIR set, pods of nodes with another state directory are left out.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+}
+
+/// The state directory that the environment names.
+fn dir_of_variable() -> Option<PathBuf> {
+    std::env::var_os("OUTRIGGER_STATE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
+/// A path without links, as far as it exists.
+fn resolved(dir: PathBuf) -> PathBuf {
+    fs::canonicalize(&dir).unwrap_or(dir)
 }
 
 impl PlaceArgs {
     /// The matching runs of this user, with a note about those that do not answer.
     pub(crate) async fn find(&self) -> Result<Found, Failure> {
         let mut found = find().await?;
-        if let Some(given) = &self.state_dir {
-            let dir = fs::canonicalize(given).unwrap_or_else(|_| given.clone());
-            found.runs.retain(|run| run.state.node.as_ref() == Some(&dir));
+        if let Some(dir) = self.dir() {
+            found.runs.retain(|run| self.is_meant(&dir, run.state.node.as_deref()));
         }
         match (self.unattended(&found), &self.state_dir) {
             (Some(unattended), _) => terminal::note(&unattended),
@@ -68,16 +78,23 @@ impl PlaceArgs {
         Ok(found)
     }
 
-    /// The state directory that was named, without links.
+    /// Whether a run with this node is meant if a state directory was named. Runs in the foreground belong to no node: only
+    /// the option leaves them out, the environment does not.
+    fn is_meant(&self, dir: &Path, node: Option<&Path>) -> bool {
+        match node {
+            Some(node) => node == dir,
+            None => self.state_dir.is_none(),
+        }
+    }
+
+    /// The state directory that was named, by the option or the environment, without links.
     pub(crate) fn dir(&self) -> Option<PathBuf> {
-        self.state_dir.as_ref().map(|given| fs::canonicalize(given).unwrap_or_else(|_| given.clone()))
+        self.state_dir.clone().or_else(dir_of_variable).map(resolved)
     }
 
     /// A sentence about the runs of the state directory that have not ended although no node is running.
     pub(crate) fn unattended(&self, found: &Found) -> Option<String> {
-        let by_variable = || std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
-        let dir = self.state_dir.clone().or_else(by_variable).or_else(rootless::default_state_dir)?;
-        let dir = fs::canonicalize(dir).ok()?;
+        let dir = fs::canonicalize(self.dir().or_else(rootless::default_state_dir)?).ok()?;
         // One that does not answer may be the node; it has been reported.
         if !found.silent.is_empty() || found.runs.iter().any(|run| run.state.node.as_ref() == Some(&dir)) {
             return None;
@@ -194,5 +211,26 @@ pub(crate) fn refused(error: AskError) -> Failure {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),
         error @ AskError::TooLong(_) => Failure::Input(error.into()),
         error => Failure::Own(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_other_state_directories_are_left_out() {
+        let place = |state_dir: Option<&str>| PlaceArgs {
+            namespace: None,
+            run: None,
+            state_dir: state_dir.map(PathBuf::from),
+        };
+        let (dir, other) = (Path::new("/a"), Path::new("/b"));
+        // By the environment, and by the option.
+        for (place, foreground) in [(place(None), true), (place(Some("/a")), false)] {
+            assert!(place.is_meant(dir, Some(dir)));
+            assert!(!place.is_meant(dir, Some(other)));
+            assert_eq!(place.is_meant(dir, None), foreground);
+        }
     }
 }

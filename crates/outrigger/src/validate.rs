@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::{Diagnostic, Severity, SourceFile, check, render, to_json};
+use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, render, to_json};
 use serde_json::json;
 
 use crate::input::ReadArgs;
@@ -44,19 +44,17 @@ enum Output {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let sources = args.read.sources(&args.files)?;
-    let (diagnostics, pods) = match args.read.read(&sources) {
-        Err(refused) => (refused.0, 0),
-        Ok(manifest) => {
-            let mut all = manifest.warnings.clone();
-            all.extend(check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics));
-            let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
-            let state_dir = given_or_default(state_dir.as_deref()).ok();
-            let machine = Machine { cri: false, state_dir: state_dir.as_deref() };
-            all.extend(supplies::check(&manifest, machine));
-            all.extend(oci::check(&manifest.pods)?);
-            (all, manifest.pod_count())
-        }
-    };
+    // What can be read is checked further even if there are errors, so that one look shows all of them.
+    let Partial { manifest, diagnostics, is_complete } = args.read.read_partial(&sources);
+    let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
+    let state_dir = given_or_default(state_dir.as_deref()).ok();
+    let machine = Machine { cri: false, state_dir: state_dir.as_deref() };
+    let mut found: Vec<Diagnostic> =
+        check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics).collect();
+    found.extend(supplies::check(&manifest, machine));
+    found.extend(oci::check(&manifest.pods)?);
+    let diagnostics = combined(diagnostics, found, is_complete);
+    let pods = manifest.pod_count();
     match args.output {
         Output::Json => {
             let all = json!({ "version": 1, "pods": pods, "findings": to_json(&diagnostics, &sources) });
@@ -69,6 +67,16 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         false => Outcome::of(&diagnostics),
     };
     Ok(outcome)
+}
+
+/// The findings about the texts and those about what the texts mean, by position. What others refer to may be in a text
+/// that cannot be read.
+fn combined(read: Vec<Diagnostic>, found: Vec<Diagnostic>, is_complete: bool) -> Vec<Diagnostic> {
+    let is_told = |d: &Diagnostic| !d.follows_from(&read) && (is_complete || d.code != Some("reference"));
+    let mut all: Vec<Diagnostic> = found.into_iter().filter(is_told).collect();
+    all.extend(read);
+    all.sort_by_key(|d| (d.span.is_none(), d.span));
+    all
 }
 
 fn text(diagnostics: &[Diagnostic], sources: &[SourceFile], pods: usize) -> Result<(), Failure> {

@@ -196,6 +196,161 @@ fn what_is_not_run_takes_one_line() {
     assert!(run.stderr.contains("kompose convert"), "{}", run.stderr);
 }
 
+/// kubectl's words, which the sidecar proposal uses for downgrades.
+#[test]
+fn validate_false_is_ignore() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, sidecar: true}]}\n";
+    for (how, code) in [("false", 0), ("ignore", 0), ("true", 1), ("strict", 1), ("warn", 0)] {
+        let run = outrigger(&["validate", &format!("--validate={how}"), "-"], pod);
+        assert_eq!(run.code, code, "{how}: {}", run.stdout);
+    }
+}
+
+/// Errors of every stage, in all documents and files, by line.
+#[test]
+fn one_look_shows_all_errors() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = "\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: Bad_Job
+spec:
+  backofLimit: 1
+  parallelism: many
+  template:
+    metadata:
+      annotations:
+        outrigger.dev/depends-on: \"a: nobody\"
+    spec:
+      restartPolicy: Sometimes
+      containers:
+      - name: a
+        image: i
+        prots: []
+        env:
+        - name: A
+          valueFrom: {configMapKeyRef: {name: missing, key: k}}
+        volumeMounts:
+        - {name: nowhere, mountPath: /data}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: b
+    image: 5
+    ports: [{containerPort: 99999}]
+";
+    let second = "apiVersion: v1\nkind: Pod\nmetadata:\n  labels: {a: b}\nspec:\n  containers: [{name: B, image: i}]\n";
+    let files = [("one.yaml", first), ("two.yaml", second)].map(|(name, text)| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        path.display().to_string()
+    });
+    let run = outrigger(&["validate", "-o", "json", &files[0], &files[1]], "");
+    let all: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    let found: Vec<(bool, u64, String)> = all["findings"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|finding| finding["severity"] == "error")
+        .map(|finding| {
+            let in_second = finding["file"].as_str().expect("a file").ends_with("two.yaml");
+            (
+                in_second,
+                finding["line"].as_u64().expect("a line"),
+                finding["message"].as_str().expect("a text").to_owned(),
+            )
+        })
+        .collect();
+    let expected = [
+        (false, 4, "Job name `Bad_Job` must consist of"),
+        (false, 6, "unknown field `backofLimit`"),
+        (false, 7, "`spec.parallelism`: expected a whole number"),
+        (false, 11, "there is no container `nobody`"),
+        (false, 13, "`Sometimes`"),
+        (false, 17, "unknown field `prots`"),
+        (false, 20, "ConfigMap `missing`"),
+        (false, 22, "volume `nowhere` does not exist"),
+        (false, 30, "`spec.containers[0].image`: expected a string"),
+        (false, 31, "99999"),
+        (true, 3, "missing field `metadata.name`"),
+        (true, 6, "`B`"),
+    ];
+    for (in_second, line, words) in expected {
+        let said = |f: &&(bool, u64, String)| (f.0, f.1) == (in_second, line) && f.2.contains(words);
+        assert!(found.iter().any(|f| said(&f)), "line {line}: {words}\n{found:#?}");
+    }
+    assert!(found.is_sorted_by_key(|f| (f.0, f.1)), "{found:#?}");
+    assert!(!run.stdout.contains("unnamed"), "{}", run.stdout);
+    assert!(!run.stdout.contains("Bad_Job-"), "{}", run.stdout);
+    // No numbers of rules.
+    for finding in all["findings"].as_array().expect("a list") {
+        let code = finding["code"].as_str().unwrap_or_default();
+        assert!(!code.contains(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()), "{finding}");
+    }
+}
+
+/// A ConfigMap that could not be read may be the one that is referred to.
+#[test]
+fn references_into_texts_that_cannot_be_read_are_not_judged() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n    \
+                envFrom: [{configMapRef: {name: missing}}]\n";
+    let dir = tempfile::tempdir().expect("a directory");
+    let broken = dir.path().join("broken.yaml");
+    std::fs::write(&broken, "kind: ConfigMap\n  name: [").expect("writable");
+    assert!(outrigger(&["validate", "-"], text).stdout.contains("missing"));
+    let run = outrigger(&["validate", "-", broken.to_str().expect("text")], text);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(!run.stdout.contains("missing"), "{}", run.stdout);
+}
+
+#[test]
+fn a_sidecar_that_nobody_marked_is_said() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      \
+               containers:\n      - {name: work, image: i}\n      - {name: istio-proxy, image: i}\n";
+    let validate = outrigger(&["validate", "-"], job);
+    let plan = outrigger(&["plan", "-"], job);
+    assert_eq!((validate.code, plan.code), (0, 0));
+    for said in [validate.stdout, plan.stderr] {
+        assert!(said.contains("`istio-proxy` looks like a sidecar, but is not marked as one"), "{said}");
+        assert!(said.contains("outrigger.dev/sidecars: istio-proxy"), "{said}");
+        assert!(said.contains("restartPolicy: Always"), "{said}");
+    }
+    let marked = job.replace(
+        "    spec:\n      r",
+        "    metadata: {annotations: {outrigger.dev/sidecars: istio-proxy}}\n    spec:\n      r",
+    );
+    let validate = outrigger(&["validate", "-"], &marked);
+    assert_eq!(validate.stdout, "1 pod fine\n");
+}
+
+#[test]
+fn usage_does_not_depend_on_the_environment() {
+    for command in ["run", "apply", "node", "doctor"] {
+        let said = |dir: Option<&str>| {
+            let mut run = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+            run.args([command, "--bogus"]).env_remove("OUTRIGGER_STATE_DIR");
+            if let Some(dir) = dir {
+                run.env("OUTRIGGER_STATE_DIR", dir).env("OUTRIGGER_OCI_RUNTIME", "runc");
+            }
+            let out = run.output().expect("the binary runs");
+            assert_eq!(out.status.code(), Some(2));
+            String::from_utf8(out.stderr).expect("text")
+        };
+        assert_eq!(said(Some("/tmp/x")), said(None));
+        assert!(!said(Some("/tmp/x")).contains("--state-dir"), "{}", said(Some("/tmp/x")));
+    }
+    // A mistake in the environment itself is still told.
+    let mut run = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+    let out =
+        run.args(["run", "x.yaml"]).env("OUTRIGGER_IMAGE_LIMITS", "bogus").output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(2) && said.contains("bogus"), "{said}");
+}
+
 #[test]
 fn colours_are_a_matter_of_taste() {
     let plain = outrigger(&["plan", &example("kep-pod")], "").stdout;

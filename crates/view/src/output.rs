@@ -441,6 +441,11 @@ impl Output {
         }
     }
 
+    /// Shows a warning about the run, even if only warnings and errors are wanted.
+    pub fn warn(&self, text: &str) {
+        self.send(Chunk::Err(format!("warning: {}\n", safe_text(text)).into_bytes()));
+    }
+
     /// A writer for messages of the process itself that does not disturb the view.
     pub fn writer(&self) -> Messages {
         Messages(self.clone())

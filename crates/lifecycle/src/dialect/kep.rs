@@ -3,7 +3,7 @@
 
 use super::Draft;
 use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Need, PreStopWhen, Role};
-use crate::source::{FieldPath, Finding, List};
+use crate::source::{ContainerRef, FieldPath, Finding, List};
 
 /// The same as the field, for API servers that drop it.
 pub(crate) const SIDECARS: &str = "outrigger.dev/sidecars";
@@ -49,12 +49,10 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
             continue;
         }
         if place.list != List::Main {
-            draft.findings.push(
-                Finding::error("kep-init", path, format!("`lifecycle.type: {value}` on an init container"))
-                    .hint(
-                        "move the container to `spec.containers`, or write `restartPolicy: Always` instead",
-                    ),
-            );
+            let list = if place.list == List::Init { "an init" } else { "an ephemeral" };
+            let message = format!("`lifecycle.type: {value}` on {list} container");
+            let hint = init_hint(draft, place, value);
+            draft.findings.push(Finding::error("kep-init", path, message).hint(hint));
             continue;
         }
         match value.as_str() {
@@ -71,7 +69,7 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
             other => {
                 let meant = ["Sidecar", "Standard"].into_iter().find(|v| v.eq_ignore_ascii_case(other));
                 let hint = match meant {
-                    Some(value) => format!("write\n    lifecycle:\n      type: {value}"),
+                    Some(value) => format!("write `type: {value}`"),
                     None => "the values are `Standard` and `Sidecar`".to_owned(),
                 };
                 let message = format!("`lifecycle.type` is {other:?}");
@@ -80,6 +78,26 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
         }
     }
     sidecars
+}
+
+/// What to write instead of a type on a container that cannot have one.
+fn init_hint(draft: &Draft<'_>, place: ContainerRef, value: &str) -> &'static str {
+    let policy = draft.container(place).and_then(|c| c.restart_policy.as_deref());
+    match (place.list, value, policy) {
+        (List::Init, "Sidecar", Some("Always")) => {
+            "remove it: `restartPolicy: Always` makes the container a sidecar already"
+        }
+        (List::Init, "Sidecar", Some(_)) => {
+            "remove it, and change the container's restartPolicy to `Always`, which makes it a sidecar"
+        }
+        (List::Init, "Sidecar", None) => {
+            "write `restartPolicy: Always` instead, or move the container to `spec.containers`"
+        }
+        (List::Init, _, Some("Always")) => {
+            "remove it; without `restartPolicy: Always`, too, the container runs to completion"
+        }
+        _ => "remove it: only containers of `spec.containers` have a type",
+    }
 }
 
 /// Adds the containers that the annotation names. Those that are native sidecars already stay so.

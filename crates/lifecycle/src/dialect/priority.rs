@@ -5,7 +5,7 @@ use std::num::IntErrorKind;
 
 use super::{Draft, kep};
 use crate::plan::{Dialect, Gate, Need, Plan};
-use crate::source::{ContainerRef, FieldPath, Finding};
+use crate::source::{ContainerRef, FieldPath, Finding, Severity};
 
 pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
 /// As released, and as in the proposal.
@@ -25,7 +25,14 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
     let mains = draft.mains();
     if mains.len() < 2 {
-        return; // LP-3
+        // LP-3: they order nothing. What is wrong with one is still said.
+        let before = draft.findings.len();
+        for main in mains {
+            let place = draft.plan.containers[main].place;
+            of_container(draft, place);
+        }
+        draft.findings[before..].iter_mut().for_each(|finding| finding.severity = Severity::Warning);
+        return;
     }
     let Some(priorities) = priorities(draft, &mains) else {
         return;

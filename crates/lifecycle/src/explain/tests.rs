@@ -51,7 +51,7 @@ fn gates_say_what_the_other_is_doing() {
         "waits for `s` to be started: `s` waits for `i` to complete: running for 12.4 s"
     );
     obs.containers[i].state = State::Starting { since: NOW - 300 };
-    assert_eq!(told(&obs, s, gate(i, Need::Completed)), "waits for `i` to complete: starting for 0.3 s");
+    assert_eq!(told(&obs, s, gate(i, Need::Completed)), "waits for `i` to complete: it is starting");
     obs.containers[i].state = State::Unknown;
     assert_eq!(
         told(&obs, s, gate(i, Need::Completed)),

@@ -8,6 +8,7 @@
 //! No input is trusted: any value of any field gives findings, never a panic.
 
 mod container;
+mod endless;
 mod env;
 mod handler;
 mod ignored;
@@ -35,6 +36,7 @@ use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInp
 
 pub use kruise::is_launch_barrier;
 pub use plan::validate_plan;
+pub use pod::validate_name;
 pub use security::NAMESPACE_IDS;
 
 /// All findings about a pod, sorted by position.

@@ -2,10 +2,14 @@
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
+use super::endless::{self, AtLeast};
 use super::{sorted, words};
-use crate::dialect::depends_on_place;
+use crate::dialect::{SIDECARS, depends_on_place};
 use crate::engine::STOP_MIN_MS;
-use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, topological};
+use crate::forgotten::forgotten_sidecars;
+use crate::plan::{
+    ContainerPlan, Dialect, Gate, Need, Plan, PreStopWhen, ProbeKind, RestartPolicy, Role, topological,
+};
 use crate::source::{ContainerRef, FieldPath, Finding, List, PodInput};
 
 const DEPENDS_ON: &str = "outrigger.dev/depends-on";
@@ -22,7 +26,9 @@ pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {
             }
         }
         view.restarts(&mut out, container);
+        view.first_hook(&mut out, container);
     }
+    view.forgotten(&mut out);
     view.probes(&mut out);
     view.completion(&mut out);
     view.deadline(&mut out);
@@ -58,6 +64,38 @@ impl View<'_> {
         let annotations = self.input.pod.metadata.annotations.as_ref();
         let text = annotations.and_then(|a| a.get(DEPENDS_ON)).map(String::as_str).unwrap_or_default();
         depends_on_place(text, &of.name)
+    }
+
+    /// Well-known sidecars that are not marked, in a pod that should complete.
+    fn forgotten(&self, out: &mut Vec<Finding>) {
+        let found = forgotten_sidecars(&self.input.pod, self.plan);
+        let containers: Vec<&ContainerPlan> = found.into_iter().map(|i| &self.plan.containers[i]).collect();
+        let Some(first) = containers.first() else { return };
+        let names: Vec<&str> = containers.iter().map(|c| c.name.as_str()).collect();
+        let (all, look) = match names.as_slice() {
+            [one] => (words::quote(one), "looks like a sidecar, but is not marked as one"),
+            [before @ .., last] => {
+                let before: Vec<String> = before.iter().map(|name| words::quote(name)).collect();
+                let all = format!("{} and {}", before.join(", "), words::quote(last));
+                (all, "look like sidecars, but are not marked as such")
+            }
+            [] => return,
+        };
+        let runs = if names.len() == 1 { "it runs" } else { "they run" };
+        let annotations = self.input.pod.metadata.annotations.as_ref();
+        let marked = annotations.and_then(|a| a.get(SIDECARS)).map(|text| text.trim().trim_end_matches(','));
+        let marked: Vec<&str> = marked.filter(|text| !text.is_empty()).into_iter().chain(names).collect();
+        let message = format!("{all} {look}: the pod does not complete while {runs}");
+        let mut finding = Finding::warning("forgotten-sidecar", first.place.path().field("name"), message).hint(format!(
+            "write this into the annotations of the pod or template:\n    {SIDECARS}: {}\n\
+             or, as Kubernetes 1.29 and later have it, move the container to `initContainers` and add to it:\n      \
+             restartPolicy: Always",
+            marked.join(", ")
+        ));
+        for other in &containers[1..] {
+            finding = finding.related(other.place.path().field("name"), "this one, too");
+        }
+        out.push(finding);
     }
 
     /// The most common mistake: a native sidecar with only a readiness probe, which no container waits for.
@@ -154,6 +192,46 @@ impl View<'_> {
         Finding::warning("LP-28", path, message).related(command, "it ends by itself").hint(
             "it counts as ready once it has succeeded; if that is what you want, make it an init container, which also works elsewhere",
         )
+    }
+
+    /// A sidecar's preStop hook that runs before the mains are stopped, and takes all the time that they have: the
+    /// work-around of service meshes that Kubernetes without sidecars needs.
+    fn first_hook(&self, out: &mut Vec<Finding>, sidecar: &ContainerPlan) {
+        let grace = self.plan.grace_ms;
+        if sidecar.pre_stop_when != PreStopWhen::FirstAndOwnTurn || grace == 0 {
+            return;
+        }
+        let lifecycle = self.container(sidecar.place).and_then(|c| c.lifecycle.as_ref());
+        let Some(hook) = lifecycle.and_then(|l| l.pre_stop.as_ref()) else { return };
+        let path = sidecar.place.path().field("lifecycle").field("preStop");
+        let (least, path) = match (&hook.exec, &hook.sleep) {
+            (Some(exec), _) => {
+                let words = exec.command.as_deref().unwrap_or_default();
+                (endless::command(words), path.field("exec").field("command"))
+            }
+            (None, Some(sleep)) => {
+                let ms = u64::try_from(sleep.seconds).unwrap_or(0).saturating_mul(1_000);
+                (AtLeast::Ms(ms), path.field("sleep").field("seconds"))
+            }
+            (None, None) => return,
+        };
+        if !least.takes(grace) {
+            return;
+        }
+        let takes = match least {
+            AtLeast::Forever => "never ends".to_owned(),
+            AtLeast::Ms(ms) => format!("takes {} s", ms / 1_000),
+        };
+        let message = format!(
+            "the preStop hook of sidecar {} {takes}, and the main containers are stopped after it: it uses up their grace \
+             period of {} s",
+            words::quote(&sidecar.name),
+            grace / 1_000
+        );
+        out.push(
+            Finding::warning("pre-stop", path, message)
+                .hint("remove the hook: without it, too, the sidecar stops after the main containers"),
+        );
     }
 
     /// Restart settings that never have an effect.

@@ -22,6 +22,15 @@ pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec) {
     dns(out, spec);
 }
 
+/// What is wrong with the name of an object.
+pub fn validate_name(kind: &str, name: &str) -> Option<Finding> {
+    let fault = words::dns_subdomain_fault(name)?;
+    let kind = if kind == "Pod" { "pod" } else { kind };
+    let message = format!("{kind} name {} {fault}", words::quote(name));
+    let path = FieldPath::root().field("metadata").field("name");
+    Some(propose_label(Finding::error("name", path, message), name))
+}
+
 fn metadata(out: &mut Vec<Finding>, input: &PodInput) {
     let meta = &input.pod.metadata;
     let root = || FieldPath::root().field("metadata");
@@ -30,13 +39,7 @@ fn metadata(out: &mut Vec<Finding>, input: &PodInput) {
             Finding::error("name", root().field("name"), "the pod has no name").hint("add `metadata.name`"),
         ),
         None => {}
-        Some(name) => {
-            if let Some(fault) = words::dns_subdomain_fault(name) {
-                let message = format!("pod name {} {fault}", words::quote(name));
-                let finding = Finding::error("name", root().field("name"), message);
-                out.push(propose_label(finding, name));
-            }
-        }
+        Some(name) => out.extend(validate_name("Pod", name)),
     }
     if let Some(namespace) = &meta.namespace
         && let Some(fault) = words::dns_label_fault(namespace)

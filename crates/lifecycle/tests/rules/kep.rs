@@ -197,7 +197,7 @@ fn what_does_not_fit_is_refused() {
         assert!(findings.iter().all(|f| f.severity == Severity::Warning || f.hint.is_some()));
     }
     for (value, hint) in [
-        ("sidecar", "write\n    lifecycle:\n      type: Sidecar"),
+        ("sidecar", "write `type: Sidecar`"),
         ("helper", "the values are `Standard` and `Sidecar`"),
     ] {
         let input = pod(json!({"containers": [app(), {"name": "s", "lifecycle": {"type": value}}]}));

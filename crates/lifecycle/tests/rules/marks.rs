@@ -49,8 +49,18 @@ fn marks_on_init_containers_do_nothing_or_are_refused() {
     assert_eq!(warnings(json!({"initContainers": [init], "containers": [{"name": "a"}]})), ["LP-8"]);
     // `lifecycle.type` has no meaning there.
     let typed = json!({"name": "i", "lifecycle": {"type": "Sidecar"}});
-    let found = refused(&pod(json!({"initContainers": [typed], "containers": [{"name": "a"}]})));
-    assert!(found.iter().any(|f| f.code == "kep-init"), "{found:?}");
+    for (policy, hint) in [
+        (json!(null), "write `restartPolicy: Always` instead"),
+        (json!("Always"), "remove it: `restartPolicy: Always` makes the container a sidecar already"),
+        (json!("Never"), "remove it, and change the container's restartPolicy to `Always`"),
+    ] {
+        let mut typed = typed.clone();
+        typed["restartPolicy"] = policy;
+        let found = refused(&pod(json!({"initContainers": [typed], "containers": [{"name": "a"}]})));
+        let hints: Vec<&str> =
+            found.iter().filter(|f| f.code == "kep-init").filter_map(|f| f.hint.as_deref()).collect();
+        assert!(hints.len() == 1 && hints[0].starts_with(hint), "{found:?}");
+    }
 }
 
 #[test]

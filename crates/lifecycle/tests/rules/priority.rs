@@ -182,3 +182,20 @@ fn levels_become_native_sidecars_in_their_order_d14() {
         );
     }
 }
+
+/// In a pod with one container priorities order nothing (LP-3), but what is wrong with one is said (LP-5, LP-6).
+#[test]
+fn bad_priorities_of_a_single_container_are_said_lp_3() {
+    for (variables, words) in [
+        (vec![(PRIORITY, "high")], "\"high\" is not a whole number"),
+        (vec![(PROPOSED, "9999999999")], "is out of range"),
+        (vec![(PRIORITY, "1"), (PROPOSED, "2")], "have different values"),
+    ] {
+        let spec = json!({"containers": [env("app", &variables)]});
+        let planned = plan(&pod(spec), &FeatureGates::default()).expect("it runs");
+        let said: Vec<&str> = planned.warnings.iter().map(|f| f.message.as_str()).collect();
+        assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    }
+    let fine = json!({"containers": [env("app", &[(PRIORITY, "1")])]});
+    assert!(plan(&pod(fine), &FeatureGates::default()).expect("it runs").warnings.is_empty());
+}

@@ -188,7 +188,7 @@ fn an_image_that_is_not_there() {
         &[
             "app  could not pull image: ErrImagePull: ",
             "not found: ",
-            "shop/web has no 1.2",
+            " has no image `shop/web` with the tag `1.2`",
             "; next try in 10 s\n",
             " missing.yaml:9: check the spelling of the name and that the tag exists\n",
         ],
@@ -557,6 +557,22 @@ fn whoever_is_not_root() {
 /// Runs a shell line in a new mount namespace, then the rest of the arguments.
 fn apart(line: &str) -> Vec<String> {
     ["unshare", "--mount", "sh", "-ec", &format!("{line}; exec \"$@\""), "sh"].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn a_sidecar_that_nobody_marked_keeps_a_job_running() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      \
+               terminationGracePeriodSeconds: 1\n      containers:\n      - {name: work, image: \"IMAGE\", command: [\"true\"]}\n      \
+               - {name: istio-proxy, image: \"IMAGE\", command: [sleep, \"3600\"]}\n";
+    let bench = Bench::new();
+    bench.case("forgotten", job).flags(&["--network", "none", "--quiet"]).says(
+        Ends::WhenStopped,
+        &[
+            "has done its work, but `istio-proxy` keeps it running: not marked as a sidecar\n",
+            "write `outrigger.dev/sidecars: istio-proxy` into the annotations of the pod or template",
+            "or move it to `initContainers` and add `restartPolicy: Always`",
+        ],
+    );
 }
 
 fn doctor(before: &[&str], state: &Path) -> (Option<i32>, String) {

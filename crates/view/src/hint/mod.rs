@@ -100,6 +100,19 @@ impl Hints {
     }
 }
 
+/// What to say of a pod whose work is done, and which does not complete because of sidecars that are not marked.
+pub fn kept_running(pod: &str, sidecars: &[&str]) -> String {
+    let names: Vec<String> = sidecars.iter().map(|name| format!("`{name}`")).collect();
+    let (keeps, one) = if names.len() == 1 { ("keeps", "a sidecar") } else { ("keep", "sidecars") };
+    format!(
+        "pod `{pod}` has done its work, but {} {keeps} it running: not marked as {one}\n  \
+         write `outrigger.dev/sidecars: {}` into the annotations of the pod or template,\n  \
+         or move it to `initContainers` and add `restartPolicy: Always`; `outrigger stop` ends the pod now",
+        names.join(" and "),
+        sidecars.join(", ")
+    )
+}
+
 fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     let plan = pod.plan;
     if let TraceEvent::SandboxFailed { cause, .. } = &entry.event {
@@ -124,8 +137,8 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
         TraceEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
             path,
             format!(
-                "handle SIG{signal} in the program (in a shell script: `trap 'exit 0' {signal}`, or start the \
-                 program with `exec`), set lifecycle.stopSignal to a signal it handles, or lower \
+                "the first process of a container ignores SIG{signal} unless it handles it: handle it in the program (in a \
+                 shell script: `trap 'exit 0' {signal}`), set lifecycle.stopSignal to a signal it handles, or lower \
                  terminationGracePeriodSeconds"
             ),
         )),

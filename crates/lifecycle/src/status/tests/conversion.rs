@@ -100,7 +100,7 @@ fn waiting_reasons_r5_41() {
     assert_eq!(line(&status, "i"), "running started rc=0"); // R5.60: a running init container is started
     assert_eq!(line(&status, "s"), "waiting PodInitializing rc=0");
     assert_eq!(line(&status, "a"), "waiting PodInitializing rc=0");
-    assert_eq!(waiting_message(&status, "s").as_deref(), Some("waits for `i` to complete: running for 0 s"));
+    assert_eq!(waiting_message(&status, "s").as_deref(), Some("waits for `i` to complete: it is running"));
     let obs = crate::Observation::new(&plan(spec("Always", &["a"])), T0);
     let plan = plan(spec("Always", &["a"]));
     let status = crate::pod_status(&plan, &obs, &[], &facts(&plan), None);

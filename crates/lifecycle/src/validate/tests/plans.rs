@@ -210,3 +210,144 @@ fn more_stages_than_the_grace_can_serve() {
     check_plan(json!({}), chain(0), &[]);
     check_plan(json!({}), json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]}), &[]);
 }
+
+/// A Job's pod with its work and other containers.
+fn job_with(others: &[Value]) -> Value {
+    let mut containers = vec![c("work")];
+    containers.extend(others.iter().cloned());
+    json!({"restartPolicy": "Never", "containers": containers})
+}
+
+#[test]
+fn well_known_sidecars_that_are_not_marked_are_named() {
+    let image = |name: &str, image: &str| json!({"name": name, "image": image});
+    let positive = [
+        c("istio-proxy"),
+        c("linkerd-proxy"),
+        c("cloud-sql-proxy"),
+        c("vault-agent"),
+        c("fluent-bit"),
+        c("daprd"),
+        c("envoy"),
+        c("datadog-agent"),
+        c("oauth2-proxy"),
+        c("tailscale"),
+        c("promtail"),
+        c("telegraf"),
+        c("jaeger-agent"),
+        c("consul-dataplane"),
+        c("otel-collector"),
+        image("proxy", "docker.io/istio/proxyv2:1.22"),
+        image("mesh", "cr.l5d.io/linkerd/proxy@sha256:00"),
+        image("sql", "gcr.io/cloudsql-docker/gce-proxy:1.33"),
+        image("sql", "gcr.io/cloud-sql-connectors/cloud-sql-proxy:2"),
+        image("logs", "localhost:5000/mirror/fluent/fluent-bit"),
+        image("logs", "timberio/vector:0.40.0-debian"),
+        image("agent", "datadog/agent:7"),
+        image("collector", "otel/opentelemetry-collector-contrib:0.100.0"),
+        image("bouncer", "bitnami/pgbouncer"),
+    ];
+    for sidecar in positive {
+        let name = sidecar["name"].as_str().unwrap().to_owned();
+        for policy in ["Never", "OnFailure"] {
+            let mut spec = job_with(std::slice::from_ref(&sidecar));
+            spec["restartPolicy"] = json!(policy);
+            let found = check_plan(
+                json!({}),
+                spec,
+                &[(
+                    "forgotten-sidecar",
+                    "spec.containers[1].name",
+                    "looks like a sidecar, but is not marked as one",
+                )],
+            );
+            assert!(found[0].message.starts_with(&format!("`{name}` ")), "{}", found[0].message);
+            let hint = found[0].hint.as_deref().unwrap();
+            let line = format!("\n    outrigger.dev/sidecars: {name}\n");
+            assert!(hint.contains(&line) && hint.ends_with("\n      restartPolicy: Always"), "{hint}");
+        }
+        // Either line of the hint is enough.
+        check_plan(json!({"outrigger.dev/sidecars": name}), job_with(std::slice::from_ref(&sidecar)), &[]);
+        let mut native = sidecar.clone();
+        native["restartPolicy"] = json!("Always");
+        check_plan(
+            json!({}),
+            json!({"restartPolicy": "Never", "initContainers": [native], "containers": [c("work")]}),
+            &[],
+        );
+    }
+    let found = check_plan(
+        json!({"outrigger.dev/sidecars": "other, "}),
+        job_with(&[c("envoy"), c("other"), c("daprd")]),
+        &[("forgotten-sidecar", "spec.containers[1].name", "`envoy` and `daprd` look like sidecars")],
+    );
+    assert!(found[0].hint.as_deref().unwrap().contains("outrigger.dev/sidecars: other, envoy, daprd\n"));
+}
+
+#[test]
+fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
+    let none = json!({});
+    let mark = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
+    check_plan(none.clone(), job_with(&[with("istio-proxy", json!({"env": mark}))]), &[]);
+    check_plan(depends("istio-proxy: sidecar"), job_with(&[c("istio-proxy")]), &[]);
+    check_plan(depends("work: primary"), job_with(&[c("istio-proxy")]), &[]);
+    // The pod's own work.
+    check_plan(none.clone(), json!({"restartPolicy": "Never", "containers": [c("vault-agent")]}), &[]);
+    check_plan(
+        none.clone(),
+        json!({"restartPolicy": "Never", "containers": [c("envoy"), c("fluentd")]}),
+        &[],
+    );
+    // A pod that does not complete.
+    check_plan(none.clone(), json!({"containers": [c("web"), c("istio-proxy")]}), &[]);
+    check_plan(
+        none.clone(),
+        json!({"restartPolicy": "Never", "containers": [with("web", json!({"restartPolicy": "Always"})), c("envoy")]}),
+        &[],
+    );
+    // Somebody ends it.
+    let quits = json!({"command": ["sh", "-c", "work; curl -X POST localhost:15020/quitquitquit"]});
+    let spec = json!({"restartPolicy": "Never", "containers": [with("work", quits), c("istio-proxy")]});
+    check_plan(none.clone(), spec, &[]);
+    check_plan(
+        none.clone(),
+        job_with(&[with("vault-agent", json!({"args": ["agent", "-exit-after-auth"]}))]),
+        &[],
+    );
+    // Names that only look similar.
+    for other in ["proxy", "agent", "vector", "my-envoy", "istio-proxy2"] {
+        check_plan(none.clone(), job_with(&[c(other)]), &[]);
+    }
+    for image in ["vault", "me/proxy:1", "agent", "me/not-envoy", "localhost:5000/app:envoy", "nginx"] {
+        check_plan(none.clone(), job_with(&[json!({"name": "a", "image": image})]), &[]);
+    }
+}
+
+#[test]
+fn endless_pre_stop_hooks_of_kep_sidecars() {
+    let kep = json!({"outrigger.dev/sidecars": "mesh"});
+    let hook = |hook: Value| json!({"lifecycle": {"preStop": hook}});
+    let exec = |words: &[&str]| hook(json!({"exec": {"command": words}}));
+    let pod = |hook: Value, grace: i64| json!({"terminationGracePeriodSeconds": grace, "containers": [c("app"), with("mesh", hook)]});
+    let at = "spec.containers[1].lifecycle.preStop.exec.command";
+    let slept = "spec.containers[1].lifecycle.preStop.sleep.seconds";
+    let forever = "the preStop hook of sidecar `mesh` never ends";
+    for (hook, path, says) in [
+        (exec(&["sleep", "infinity"]), at, forever),
+        (exec(&["/bin/sh", "-c", "sleep infinity"]), at, forever),
+        (exec(&["tail", "-f", "/dev/null"]), at, forever),
+        (exec(&["sh", "-c", "while true; do sleep 1; done"]), at, forever),
+        (exec(&["sleep", "3600"]), at, "takes 3600 s"),
+        (hook(json!({"sleep": {"seconds": 30}})), slept, "takes 30 s"),
+    ] {
+        let found = check_plan(kep.clone(), pod(hook.clone(), 30), &[("pre-stop", path, says)]);
+        assert_eq!(found[0].severity, Severity::Warning);
+        assert!(found[0].message.ends_with("uses up their grace period of 30 s"), "{}", found[0].message);
+        // At its own turn it delays nobody, and a main's hook is the main's own.
+        let own = json!({"outrigger.dev/sidecars": "mesh", "outrigger.dev/pre-stop": "own-turn"});
+        check_plan(own, pod(hook.clone(), 30), &[]);
+        check_plan(json!({}), pod(hook, 30), &[]);
+    }
+    check_plan(kep.clone(), pod(exec(&["sleep", "5"]), 30), &[]);
+    check_plan(kep, pod(exec(&["drain"]), 30), &[]);
+}

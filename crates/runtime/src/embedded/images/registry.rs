@@ -369,11 +369,10 @@ impl Registry {
         let host = self.server().to_owned();
         let pause = response.headers().get(RETRY_AFTER).cloned();
         let message = message(response).await;
-        let name = format!("{host}/{}", self.endpoint.repository);
         match status {
             StatusCode::NOT_FOUND => {
-                let what = path.rsplit('/').next().unwrap_or(path);
-                Fault::NotFound(format!("not found: {name} has no {what}{message}"))
+                let repository = &self.endpoint.repository;
+                Fault::NotFound(format!("not found: {host} has {}", missing(repository, path, &message)))
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Fault::Unauthorized(format!(
                 "unauthorized: {host} answered {status} for {}{message}",
@@ -447,6 +446,22 @@ async fn message(response: Response) -> String {
     match body(response, SMALL_BODY_MAX).await {
         Ok(bytes) => words(&bytes),
         Err(_) => String::new(),
+    }
+}
+
+/// What a registry does not have, by the path that was asked for and what it says.
+fn missing(repository: &str, path: &str, message: &str) -> String {
+    let (kind, name) = path.rsplit_once('/').unwrap_or(("", path));
+    match kind {
+        // Codes and messages of the distribution specification.
+        "manifests"
+            if ["NAME_UNKNOWN", "name not known", "name unknown"].iter().any(|w| message.contains(w)) =>
+        {
+            format!("no repository `{repository}`")
+        }
+        "manifests" if name.contains(':') => format!("no image `{repository}` with the digest {name}"),
+        "manifests" => format!("no image `{repository}` with the tag `{name}`"),
+        _ => format!("no part {name} of the image `{repository}`{message}"),
     }
 }
 

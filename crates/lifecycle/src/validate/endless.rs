@@ -1,0 +1,145 @@
+//! Commands that obviously run for a long time, or for ever: `sleep infinity`, as service meshes have it in preStop hooks.
+
+/// How long a command runs at least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AtLeast {
+    /// This many milliseconds.
+    Ms(u64),
+    /// It never ends by itself.
+    Forever,
+}
+
+impl AtLeast {
+    /// Whether it takes this long or longer.
+    pub(super) fn takes(self, ms: u64) -> bool {
+        self >= AtLeast::Ms(ms)
+    }
+
+    fn then(self, next: AtLeast) -> AtLeast {
+        match (self, next) {
+            (AtLeast::Ms(a), AtLeast::Ms(b)) => AtLeast::Ms(a.saturating_add(b)),
+            _ => AtLeast::Forever,
+        }
+    }
+}
+
+const SHELLS: [&str; 6] = ["sh", "bash", "ash", "dash", "zsh", "ksh"];
+
+/// How long a command runs at least, as far as that can be seen. In doubt, no time at all.
+pub(super) fn command(words: &[String]) -> AtLeast {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [shell, option, script, ..]
+            if SHELLS.contains(&base_name(shell)) && option.starts_with('-') && option.ends_with('c') =>
+        {
+            self::script(script)
+        }
+        words => simple(words),
+    }
+}
+
+/// A script of one command after the other.
+fn script(text: &str) -> AtLeast {
+    let text = text.replace("&&", ";");
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_whitespace() || c == ';').filter(|w| !w.is_empty()).collect();
+    let leaves = words.iter().any(|word| ["break", "exit", "return", "exec", "kill"].contains(word));
+    let loops = words.windows(2).any(|pair| matches!(pair, ["while", "true" | ":"] | ["until", "false"]));
+    if loops {
+        return if leaves { AtLeast::Ms(0) } else { AtLeast::Forever };
+    }
+    // What runs beside others, in loops or under conditions may not run at all.
+    let control = ["if", "for", "while", "until", "case", "function"];
+    if text.contains(['|', '&', '(', '{', '`']) || words.iter().any(|word| control.contains(word)) {
+        return AtLeast::Ms(0);
+    }
+    let pieces = text.split([';', '\n']).map(|piece| piece.split_whitespace().collect::<Vec<_>>());
+    let mut all = AtLeast::Ms(0);
+    for piece in pieces {
+        if matches!(piece.first(), Some(&("exit" | "return"))) {
+            break;
+        }
+        all = all.then(simple(&piece));
+    }
+    all
+}
+
+/// One command without a shell.
+fn simple(words: &[&str]) -> AtLeast {
+    let words = match words {
+        ["exec", rest @ ..] => rest,
+        words => words,
+    };
+    match words {
+        [program, times @ ..] if base_name(program) == "sleep" && !times.is_empty() => {
+            times.iter().fold(AtLeast::Ms(0), |all, time| all.then(sleep(time)))
+        }
+        [program, rest @ ..] if base_name(program) == "tail" => {
+            let follows = rest.iter().any(|word| ["-f", "-F", "--follow"].contains(word));
+            if follows { AtLeast::Forever } else { AtLeast::Ms(0) }
+        }
+        [program, ..] if base_name(program) == "pause" => AtLeast::Forever,
+        _ => AtLeast::Ms(0),
+    }
+}
+
+/// The argument of `sleep`: seconds, or a number with a unit.
+fn sleep(time: &str) -> AtLeast {
+    let time = time.trim_matches(['"', '\'']);
+    if time.eq_ignore_ascii_case("infinity") || time.eq_ignore_ascii_case("inf") {
+        return AtLeast::Forever;
+    }
+    let units = [('s', 1.0), ('m', 60.0), ('h', 3_600.0), ('d', 86_400.0)];
+    let (number, unit) = match units.iter().find(|(letter, _)| time.ends_with(*letter)) {
+        Some((_, unit)) => (&time[..time.len() - 1], *unit),
+        None => (time, 1.0),
+    };
+    match number.parse::<f64>() {
+        // The cast saturates.
+        Ok(number) if number >= 0.0 => AtLeast::Ms((number * unit * 1_000.0) as u64),
+        _ => AtLeast::Ms(0),
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_that_obviously_take_long() {
+        let forever = AtLeast::Forever;
+        let seconds = |n: u64| AtLeast::Ms(n * 1_000);
+        for (words, expected) in [
+            (&["sleep", "infinity"][..], forever),
+            (&["/bin/sleep", "inf"], forever),
+            (&["sleep", "1m", "30"], seconds(90)),
+            (&["sleep", "0.5h"], seconds(1_800)),
+            (&["sleep"], seconds(0)),
+            (&["sleep", "-1"], seconds(0)),
+            (&["tail", "-f", "/dev/null"], forever),
+            (&["tail", "-n1", "/log"], seconds(0)),
+            (&["sh", "-c", "sleep infinity"], forever),
+            (&["/bin/sh", "-ec", "exec sleep infinity"], forever),
+            (&["bash", "-c", "while true; do sleep 1; done"], forever),
+            (&["sh", "-c", "while :; do sleep 5; done"], forever),
+            (&["sh", "-c", "until false\ndo sleep 5\ndone"], forever),
+            (&["sh", "-c", "while true; do curl -f localhost || break; sleep 1; done"], seconds(0)),
+            (&["sh", "-c", "while [ -e /run ]; do sleep 1; done"], seconds(0)),
+            (&["sh", "-c", "curl -X POST localhost/drain; sleep 3600"], seconds(3_600)),
+            (&["sh", "-c", "curl localhost && sleep 20 && sleep 20"], seconds(40)),
+            (&["sh", "-c", "if true; then sleep infinity; fi"], seconds(0)),
+            (&["sh", "-c", "sleep infinity &"], seconds(0)),
+            (&["sh", "-c", "exit 0; sleep infinity"], seconds(0)),
+            (&["sh", "-c"], seconds(0)),
+            (&["wget", "sleep", "infinity"], seconds(0)),
+            (&[], seconds(0)),
+        ] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(command(&words), expected, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The rejected fields that order containers, as the annotation `outrigger.dev/depends-on`: one for the whole pod.
+
+use outrigger_lifecycle::{FieldPath, List};
+
+use super::{field, is_true, name, parent};
+use crate::tree::{Entry, Node, Value};
+
+const ANNOTATION: &str = "outrigger.dev/depends-on";
+
+/// The fields, in lower case.
+pub(super) const FIELDS: [&str; 7] = [
+    "primarycontainer",
+    "terminationfataltopod",
+    "dependson",
+    "depends_on",
+    "startupphase",
+    "startuporder",
+    "shutdownorder",
+];
+
+/// The hint for one of the fields.
+pub(super) fn hint(pod: &FieldPath, entry: &Entry, root: &Node) -> String {
+    let pod = Pod::new(pod, root);
+    if let Some(why) = pod.says_nothing(entry) {
+        return format!("remove it: {why}");
+    }
+    // All fields of the pod share one annotation, which is shown at the first of them.
+    match pod.first() {
+        Some((owner, first)) if first.key_span != entry.key_span => {
+            let of = owner.map(|name| format!(" of `{name}`")).unwrap_or_default();
+            format!("remove it: the annotation shown for `{}`{of} covers it", first.key)
+        }
+        _ => pod.annotation(),
+    }
+}
+
+/// A pod with such fields.
+struct Pod<'n> {
+    path: &'n FieldPath,
+    root: &'n Node,
+    containers: Vec<(List, &'n Node)>,
+}
+
+impl<'n> Pod<'n> {
+    fn new(path: &'n FieldPath, root: &'n Node) -> Self {
+        let containers = [List::Init, List::Main].into_iter().flat_map(|list| {
+            let items = root.at(&path.clone().field("spec").field(list.field())).and_then(Node::items);
+            items.unwrap_or_default().iter().map(move |container| (list, container))
+        });
+        Pod { path, root, containers: containers.collect() }
+    }
+
+    fn has(&self, container: &str) -> bool {
+        self.containers.iter().any(|(_, c)| name(c) == Some(container))
+    }
+
+    /// `primaryContainer: NAME` of the pod, or of its Job, which is beside the template.
+    fn primary(&self) -> Option<&'n Entry> {
+        let places = [parent(self.path), self.path.clone().field("spec")];
+        places.iter().find_map(|path| {
+            field(self.root.at(path)?, "primarycontainer").filter(|entry| self.says_nothing(entry).is_none())
+        })
+    }
+
+    /// The first field that says something, and the name of its container, if it is in one.
+    fn first(&self) -> Option<(Option<&'n str>, &'n Entry)> {
+        let of_pod = self.primary().map(|entry| (None, entry));
+        of_pod.or_else(|| {
+            self.containers.iter().find_map(|(_, container)| {
+                let entries = container.entries()?.iter();
+                let mut fields = entries.filter(|e| FIELDS.contains(&&*e.key.to_ascii_lowercase()));
+                fields.find(|e| self.says_nothing(e).is_none()).map(|entry| (name(container), entry))
+            })
+        })
+    }
+
+    /// Why a field changes nothing; `None` if it does.
+    fn says_nothing(&self, entry: &Entry) -> Option<String> {
+        let text = entry.value.text().unwrap_or_default();
+        match entry.key.to_ascii_lowercase().as_str() {
+            "primarycontainer" if is_true(text) || self.has(text) => None,
+            "primarycontainer" if text.eq_ignore_ascii_case("false") || text.is_empty() => {
+                Some("no container is the primary one unless the pod says so".to_owned())
+            }
+            "primarycontainer" => Some(format!("the pod has no container `{text}`")),
+            "terminationfataltopod" if is_true(text) => None,
+            "terminationfataltopod" => {
+                Some("the end of a container does not end the pod unless the pod says so".to_owned())
+            }
+            "startuporder" | "shutdownorder" if text.parse::<i64>().is_ok() => None,
+            "startuporder" | "shutdownorder" => Some(format!("`{text}` is not a whole number")),
+            "startupphase" => None,
+            _ => {
+                let names = dependencies(&entry.value);
+                if names.iter().any(|(name, _)| self.has(name)) {
+                    return None;
+                }
+                Some(match names.first() {
+                    Some((name, _)) => format!("the pod has no container `{name}`"),
+                    None => "it names no container".to_owned(),
+                })
+            }
+        }
+    }
+
+    /// The annotation that replaces all fields of the pod.
+    fn annotation(&self) -> String {
+        let wishes = self.wishes();
+        if wishes.is_empty() {
+            return "remove it: it orders nothing".to_owned();
+        }
+        let annotations = self.path.clone().field("metadata").field("annotations");
+        if let Some(node) = self.root.at(&annotations.clone().field(ANNOTATION)).filter(|n| !n.is_null()) {
+            let text = node.text().unwrap_or_default();
+            let merged = merge(text, wishes);
+            if merged == text.trim_end().lines().collect::<Vec<_>>() {
+                return format!("remove it: the annotation {ANNOTATION} says so already");
+            }
+            let lines = block(&merged, "      ");
+            return format!("write this instead, in place of the annotation:\n    {ANNOTATION}: |{lines}");
+        }
+        let lines: Vec<String> =
+            wishes.iter().map(|(name, clauses)| format!("{name}: {}", clauses.join(", "))).collect();
+        let keys = ["metadata", "annotations"];
+        let is_there = |n: usize| {
+            let path = keys[..n].iter().fold(self.path.clone(), |path, key| path.field(*key));
+            self.root.at(&path).is_some()
+        };
+        let there = (0..=keys.len()).rev().find(|&n| is_there(n)).unwrap_or(0);
+        let place = keys[..there].iter().fold(self.path.clone(), |path, key| path.field(*key));
+        let mut out = match place.0.is_empty() {
+            true => "write this into the pod instead:".to_owned(),
+            false => format!("write this into `{place}` instead:"),
+        };
+        let mut indent = "    ".to_owned();
+        for key in &keys[there..] {
+            out.push_str(&format!("\n{indent}{key}:"));
+            indent.push_str("  ");
+        }
+        out.push_str(&format!("\n{indent}{ANNOTATION}: |"));
+        indent.push_str("  ");
+        out.push_str(&block(&lines, &indent));
+        out
+    }
+
+    /// What the annotation must say, by container.
+    fn wishes(&self) -> Vec<(&'n str, Vec<String>)> {
+        let primary = self.primary().and_then(|entry| entry.value.text());
+        let named = self.containers.iter().filter_map(|(list, c)| Some((*list, *c, name(c)?)));
+        let all = named.map(|(list, container, name)| {
+            let mut clauses = self.order(list, container, name);
+            if primary == Some(name) || says(container, "primarycontainer") {
+                clauses.push("primary".to_owned());
+            }
+            if says(container, "terminationfataltopod") {
+                clauses.push("fatal".to_owned());
+            }
+            (name, clauses)
+        });
+        all.filter(|(_, clauses)| !clauses.is_empty()).collect()
+    }
+
+    /// The clauses that order one container.
+    fn order(&self, list: List, container: &Node, own_name: &str) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        if let Some(entry) = field(container, "dependson").or_else(|| field(container, "depends_on")) {
+            let known = |(name, _): &(String, &str)| name != own_name && self.has(name);
+            let all = dependencies(&entry.value).into_iter().filter(known);
+            out.extend(all.map(|(name, need)| format!("{name}{need}")));
+        }
+        if let Some(n) = number(container, "startuporder").or(self.other_number(list, "startuporder")) {
+            out.push(format!("start {n}"));
+        } else if self.listed(list).any(|c| field(c, "startupphase").is_some()) {
+            // Of the proposed phases, only `default` is for main containers.
+            let phase = field(container, "startupphase").and_then(|entry| entry.value.text());
+            let is_default = phase.unwrap_or("default").eq_ignore_ascii_case("default");
+            out.push(format!("start {}", if is_default { 2 } else { 1 }));
+        }
+        if let Some(n) = number(container, "shutdownorder").or(self.other_number(list, "shutdownorder")) {
+            out.push(format!("stop {n}"));
+        }
+        out
+    }
+
+    /// The number for containers without one, when only one container of the list is numbered: a single number
+    /// orders nothing. If that container is first, the others come after it; otherwise they come before it.
+    fn other_number(&self, list: List, key: &str) -> Option<i64> {
+        let mut numbers = self.listed(list).filter_map(|c| number(c, key));
+        let only = numbers.next().filter(|_| numbers.next().is_none())?;
+        Some(if only > 1 { 1 } else { only.saturating_add(1) })
+    }
+
+    fn listed(&self, list: List) -> impl Iterator<Item = &'n Node> {
+        self.containers.iter().filter(move |(of, _)| *of == list).map(|(_, c)| *c)
+    }
+}
+
+/// The lines of an annotation with more clauses. A container has one line at most.
+fn merge(text: &str, mut wishes: Vec<(&str, Vec<String>)>) -> Vec<String> {
+    let mut out = Vec::new();
+    for line in text.trim_end().lines() {
+        let (entries, comment) = match line.find('#') {
+            Some(at) => line.split_at(at),
+            None => (line, ""),
+        };
+        let mut changed = false;
+        let mut parts: Vec<String> = entries.split(';').map(|entry| entry.trim().to_owned()).collect();
+        for part in &mut parts {
+            let Some((subject, clauses)) = part.split_once(':') else { continue };
+            let Some(at) = wishes.iter().position(|(name, _)| *name == subject.trim()) else { continue };
+            let mut all: Vec<String> = clauses.split(',').map(|clause| clause.trim().to_owned()).collect();
+            let before = all.clone();
+            let (name, new) = wishes.remove(at);
+            new.into_iter().for_each(|clause| add(&mut all, clause));
+            if all != before {
+                *part = format!("{name}: {}", all.join(", "));
+                changed = true;
+            }
+        }
+        out.push(match changed {
+            true if comment.is_empty() => parts.join("; "),
+            true => format!("{} {comment}", parts.join("; ")),
+            false => line.to_owned(),
+        });
+    }
+    out.extend(wishes.iter().map(|(name, clauses)| format!("{name}: {}", clauses.join(", "))));
+    out
+}
+
+/// Adds a clause to those of a container: a number replaces the old one, a dependency that is there stays as it is.
+fn add(all: &mut Vec<String>, clause: String) {
+    let word = |clause: &str| clause.split_whitespace().next().map(str::to_owned);
+    let is_number = matches!(word(&clause).as_deref(), Some("start" | "stop")) && clause.contains(' ');
+    match all.iter_mut().find(|old| word(old) == word(&clause)) {
+        Some(old) if is_number => *old = clause,
+        Some(_) => {}
+        None => {
+            all.retain(|old| old != "none");
+            all.push(clause);
+        }
+    }
+}
+
+/// Lines of a block, each after a line end.
+fn block(lines: &[String], indent: &str) -> String {
+    lines.iter().map(|line| format!("\n{indent}{line}")).collect()
+}
+
+fn number(container: &Node, key: &str) -> Option<i64> {
+    field(container, key).and_then(|entry| entry.value.text()).and_then(|n| n.parse().ok())
+}
+
+/// Whether a field of a container is `true`.
+fn says(container: &Node, key: &str) -> bool {
+    field(container, key).and_then(|entry| entry.value.text()).is_some_and(is_true)
+}
+
+/// The names in `dependsOn`, each with what it needs: one name, a list, or a map as in Compose.
+fn dependencies(node: &Node) -> Vec<(String, &'static str)> {
+    let started = |name: &str| (name.to_owned(), "");
+    match &node.value {
+        Value::Scalar(_) => node.text().filter(|text| !text.is_empty()).map(started).into_iter().collect(),
+        Value::Seq(items) => items.iter().filter_map(|i| i.text().or_else(|| name(i))).map(started).collect(),
+        Value::Map(entries) => {
+            let need = |entry: &Entry| match entry.value.get("condition").and_then(Node::text) {
+                Some("service_healthy") => " ready",
+                Some("service_completed_successfully") => " completed",
+                _ => "",
+            };
+            entries.iter().map(|entry| (entry.key.to_string(), need(entry))).collect()
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Workloads of OpenKruise, read as the workloads of Kubernetes that they extend.
+
+use outrigger_lifecycle::FieldPath;
+
+use crate::diagnostic::Diagnostic;
+use crate::span::Span;
+use crate::tree::{Entry, Node, Scalar, Value};
+
+/// The group of Kruise's workloads, in all its versions.
+const GROUP: &str = "apps.kruise.io/";
+
+/// A workload of Kruise that was rewritten.
+pub(crate) struct Rewritten {
+    /// The kind of `apps/v1` that it is read as.
+    pub(crate) kind: &'static str,
+    /// The object without the fields that only Kruise has.
+    pub(crate) object: Node,
+    /// Says so.
+    pub(crate) note: Diagnostic,
+}
+
+/// The fields that `apps/v1` does not have, by the kind they are in.
+fn extra_fields(kind: &str) -> Option<(&'static str, &'static [&'static [&'static str]])> {
+    Some(match kind {
+        "CloneSet" => (
+            "Deployment",
+            &[&["spec", "scaleStrategy"], &["spec", "updateStrategy"], &["spec", "lifecycle"], &["status"]],
+        ),
+        "StatefulSet" => (
+            "StatefulSet",
+            &[
+                &["spec", "reserveOrdinals"],
+                &["spec", "scaleStrategy"],
+                &["spec", "lifecycle"],
+                &["spec", "volumeClaimUpdateStrategy"],
+                &["spec", "updateStrategy", "rollingUpdate", "podUpdatePolicy"],
+                &["spec", "updateStrategy", "rollingUpdate", "unorderedUpdate"],
+                &["spec", "updateStrategy", "rollingUpdate", "paused"],
+                &["spec", "updateStrategy", "rollingUpdate", "minReadySeconds"],
+                &["spec", "updateStrategy", "rollingUpdate", "inPlaceUpdateStrategy"],
+                &["status"],
+            ],
+        ),
+        "DaemonSet" => (
+            "DaemonSet",
+            &[
+                &["spec", "burstReplicas"],
+                &["spec", "lifecycle"],
+                &["spec", "scaleStrategy"],
+                &["spec", "updateStrategy"],
+                &["status"],
+            ],
+        ),
+        _ => return None,
+    })
+}
+
+/// Whether a kind of Kruise is read as this kind.
+pub(crate) fn is_read_as(written: &str, kind: &str) -> bool {
+    // A CloneSet with claims is a StatefulSet.
+    written == "CloneSet" && (kind == "Deployment" || kind == "StatefulSet")
+}
+
+/// A workload of Kruise as the one of `apps/v1` that it extends; the object is returned as it is if it is another.
+pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result<Rewritten, Node> {
+    let extra = extra_fields(kind).filter(|_| api_version.starts_with(GROUP));
+    let Some((mut as_kind, fields)) = extra else { return Err(object) };
+    let at = object.entry("kind").map_or(object.head(), |entry| entry.value.head());
+    let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
+    let mut title = format!("{kind}{} of OpenKruise", name.map(|n| format!(" `{n}`")).unwrap_or_default());
+    let mut ignored = Vec::new();
+    for field in fields {
+        if remove(&mut object, field) && field[0] == "spec" {
+            let path = field.iter().fold(FieldPath::root(), |path, name| path.field(*name));
+            ignored.push(format!("`{path}`"));
+        }
+    }
+    let has_claims = object.get("spec").and_then(|spec| spec.get("volumeClaimTemplates")).is_some();
+    title.push_str(&match kind {
+        "CloneSet" if has_claims => {
+            // Its pods have claims of their own and start in any order.
+            as_kind = "StatefulSet";
+            start_together(&mut object, at);
+            " runs as a StatefulSet, because its pods have claims of their own".to_owned()
+        }
+        _ => format!(" runs as a {as_kind}"),
+    });
+    name_type(&mut object, as_kind);
+    let mut note = Diagnostic::warning(at, title);
+    match ignored.as_slice() {
+        [] => {}
+        [one] => note = note.hint(format!("{one} is ignored")),
+        all => note = note.hint(format!("{} are ignored", all.join(", "))),
+    }
+    Ok(Rewritten { kind: as_kind, object, note })
+}
+
+/// Removes a field; whether it was there.
+fn remove(object: &mut Node, path: &[&str]) -> bool {
+    let (Value::Map(entries), [first, rest @ ..]) = (&mut object.value, path) else { return false };
+    let Some(at) = entries.iter().position(|entry| &*entry.key == *first) else { return false };
+    match rest {
+        [] => {
+            entries.remove(at);
+            true
+        }
+        _ => remove(&mut entries[at].value, rest),
+    }
+}
+
+/// Gives the object the apiVersion and kind that it is read as.
+fn name_type(object: &mut Node, kind: &str) {
+    let Value::Map(entries) = &mut object.value else { return };
+    for entry in entries {
+        let text = match &*entry.key {
+            "apiVersion" => "apps/v1",
+            "kind" => kind,
+            _ => continue,
+        };
+        entry.value.value = word(text);
+    }
+}
+
+fn word(text: &str) -> Value {
+    Value::Scalar(Scalar { text: text.into(), plain: true, pieces: [].into() })
+}
+
+/// Adds `podManagementPolicy: Parallel` to a spec.
+fn start_together(object: &mut Node, at: Span) {
+    let Value::Map(entries) = &mut object.value else { return };
+    let Some(spec) = entries.iter_mut().find(|entry| &*entry.key == "spec") else { return };
+    let Value::Map(spec) = &mut spec.value.value else { return };
+    spec.push(Entry {
+        key: "podManagementPolicy".into(),
+        key_span: at,
+        key_plain: true,
+        merged: false,
+        value: Node { span: at, alias: None, flow: false, value: word("Parallel") },
+    });
+}
