@@ -35,7 +35,7 @@ fn main() {
     trials::run(
         "everyday",
         [
-            &ports::ALL[..],
+            ports::ALL,
             &ps::ALL,
             &logs::ALL,
             &exec::ALL,

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, socket_with};
@@ -16,6 +17,7 @@ use crate::server;
 pub(crate) const ALL: &[(&str, Test)] = &[
     ("clients_of_a_port_do_not_stop_the_run", clients_of_a_port_do_not_stop_the_run),
     ("containers_keep_the_limit_of_open_files", containers_keep_the_limit_of_open_files),
+    ("rules_of_a_firewall_are_as_before", rules_of_a_firewall_are_as_before),
 ];
 
 /// The binary with another limit of open files, as `ulimit` sets it.
@@ -129,4 +131,37 @@ fn containers_keep_the_limit_of_open_files(bench: &Bench, name: &str) {
         must(bench, &["exec", &pod, "--", "touch", "/tmp/go"]);
         assert_eq!(run.end(), 0, "{}", run.account());
     }
+}
+
+/// On a host of its own with a closed FORWARD chain, and an administrator's rule about the bridge.
+fn rules_of_a_firewall_are_as_before(bench: &Bench, name: &str) {
+    if !Command::new("iptables").arg("-V").output().is_ok_and(|said| said.status.success()) {
+        eprintln!("skipped: no iptables here");
+        return;
+    }
+    let dir = bench.work.join(name);
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let mut main = bench.container("main", "true");
+    main["ports"] = json!([{"containerPort": 8080, "hostPort": 8080}]);
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.replace('_', "-")},
+        "spec": {"restartPolicy": "Never", "containers": [main]}});
+    let manifest = dir.join("manifest.json");
+    std::fs::write(&manifest, pod.to_string()).expect("a manifest");
+    let script = r#"set -e
+ip link set lo up
+iptables -w -P FORWARD DROP
+iptables -w -A FORWARD -i outrigger0 -d 198.51.100.0/24 -j REJECT
+iptables -w -S > before
+"$0" run -q --network private --state-dir state manifest.json
+i=0
+while [ -e /proc/sys/net/ipv4/conf/outrigger0 ]; do
+    i=$((i + 1)); [ $i -lt 600 ] || { echo the bridge stays; exit 1; }
+    sleep 0.1
+done
+iptables -w -S > after
+diff before after"#;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script]).arg(&bench.binary).current_dir(&dir);
+    let said = command.env("OUTRIGGER_RUNTIME_DIR", bench.sockets()).output().expect("unshare");
+    assert!(said.status.success(), "{said:?}");
 }

@@ -61,6 +61,9 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
         Filter::Nftables => guard_nftables(&mut Nft::open()?, subnet)?,
         Filter::Iptables => guard_iptables(subnet)?,
     }
+    if filter == Filter::Nftables && is_on("all")? {
+        remove_uplink_guards(&mut Nft::open()?)?;
+    }
     for uplink in uplinks(links)? {
         forward_from(filter, &uplink)?;
     }
@@ -72,15 +75,18 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
 
 /// Lets the kernel forward what an interface receives, to pods only if it did not forward before.
 fn forward_from(filter: Filter, uplink: &str) -> io::Result<()> {
-    if !is_on(uplink)? {
-        guard_uplink(filter, uplink)?;
-        set_forwarding(uplink, "1")
-    } else if filter == Filter::Nftables && is_on("all")? {
-        // Someone has enabled forwarding for the whole machine by now: the rule would get in the way.
-        Nft::open()?.remove_chains(Family::Ip, &[format!("{UPLINK_PREFIX}{uplink}")])
-    } else {
-        Ok(())
+    if is_on(uplink)? {
+        return Ok(());
     }
+    guard_uplink(filter, uplink)?;
+    set_forwarding(uplink, "1")
+}
+
+/// Someone has enabled forwarding for the whole machine by now: the rules would get in the way.
+fn remove_uplink_guards(nft: &mut Nft) -> io::Result<()> {
+    let mut chains = nft.chains(Family::Ip)?;
+    chains.retain(|chain| chain.starts_with(UPLINK_PREFIX));
+    nft.remove_chains(Family::Ip, &chains)
 }
 
 /// Prepares this host to forward connections to published ports, and returns the interfaces it forwards from.

@@ -236,7 +236,7 @@ pub(super) fn lan(host: &Host) -> (PathBuf, SocketAddr) {
     (netns, SocketAddr::new(there.into(), 80))
 }
 
-async fn is_reached(from: &Path, to: SocketAddr) -> bool {
+pub(super) async fn is_reached(from: &Path, to: SocketAddr) -> bool {
     connect_tcp(Some(from), to, A_WHILE).await.is_ok()
 }
 

@@ -134,6 +134,26 @@ fn interfaces_without_a_default_route_and_late_ones_work_too() {
 }
 
 #[test]
+fn a_machine_that_begins_to_forward_is_not_in_the_way_of_others() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        let (lan, target) = super::attacks::lan(&host);
+        serve(Some(&world), SocketAddr::new(ip(OTHER), 80), "world");
+        let reached = async || super::attacks::is_reached(&lan, SocketAddr::new(ip(OTHER), 80)).await;
+        let (_, attachment) = host.pod("a", NetworkMode::Private).await;
+        let forwarders =
+            Forwarders::start(attachment.ips[0], None, &[at(EVERYWHERE, 80, false)]).await.expect("start");
+        assert_eq!(super::attacks::forwarding("lan0"), "1");
+        assert!(!reached().await, "{target} is not routed for");
+        // Another engine switches it on.
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
+        let (_, _) = host.pod("b", NetworkMode::Private).await;
+        assert!(reached().await, "the next pod has noticed");
+        drop(forwarders);
+    });
+}
+
+#[test]
 fn a_program_on_the_pods_loopback_is_reached_by_nobody() {
     on_a_host(async |host| {
         let world = world(&host);
