@@ -22,6 +22,7 @@ mod reference;
 pub mod signals;
 mod stop;
 pub mod tree;
+pub mod trusted;
 mod types;
 
 pub use ownership::{NodeError, NodeIdentity, Owner};

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use crate::trusted;
 use rustix::fs::{CWD, Dir, Mode, OFlags, Stat, fchmod, fstat, openat};
 
 /// The entries of a state directory: one with anything else in it is not ours to restrict.
@@ -46,15 +47,13 @@ pub(crate) fn make_all(path: &Path) -> io::Result<()> {
 }
 
 /// Creates or checks the state directory, which may be given through links, and returns its path without
-/// links.
+/// links. Nobody else can put another directory in its place.
 ///
 /// # Errors
-/// As [`make`]; and a directory that others can read and that contains other things than state is not
-/// changed.
+/// As [`make`]; a directory on the way there can be changed by another user; and a directory that others can read and
+/// that contains other things than state is not changed.
 pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
-    make_all(path)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat(CWD, path, flags, Mode::empty())?;
+    let dir = trusted::make_dir(path)?;
     let stat = fstat(&dir)?;
     if stat.st_mode & 0o077 != 0 && is_shared(&dir)? {
         return Err(io::Error::other(format!(
@@ -65,7 +64,7 @@ pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
         )));
     }
     close(dir.as_fd(), path, &stat)?;
-    // Use the directory that was checked: the path may lead elsewhere by now.
+    // Use the directory that was checked: a link on the path may lead elsewhere by now.
     fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
@@ -142,11 +141,18 @@ mod tests {
             let error = make(&at(name)).unwrap_err().to_string();
             assert!(error.contains(says), "{name}: {error}");
         }
+        // Whoever can write to a directory on the way can put another in the place of ours.
+        for way in ["group", "all"] {
+            let (path, inside) = (at(way), at(way).join("state"));
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+            let error = state_dir(&inside).unwrap_err().to_string();
+            assert!(error.contains(&format!("chmod go-w {}", path.display())), "{way}: {error}");
+        }
         if rustix::process::geteuid().is_root() {
             directory(&at("theirs"), 0o700);
             chown(at("theirs"), Some(65534), None).unwrap();
             let error = state_dir(&at("theirs")).unwrap_err().to_string();
-            assert!(error.contains("belongs to user 65534, not to user 0"), "{error}");
+            assert!(error.contains("belongs to user 65534"), "{error}");
         }
     }
 

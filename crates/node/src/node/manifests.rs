@@ -1,15 +1,20 @@
 //! A directory of manifests whose pods a node runs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, FileType, Metadata};
+use std::ffi::OsStr;
+use std::fs::{self, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_agent::log::{Changed, Watcher};
+use outrigger_runtime::trusted;
+use rustix::fs::Dir;
 use tokio::time::Instant;
 
 /// Changes within this time are handled together: saving a file in an editor causes several.
@@ -45,7 +50,7 @@ struct State {
 }
 
 /// What tells a file from what it was before.
-type Look = BTreeMap<PathBuf, [i128; 4]>;
+type Look = BTreeMap<PathBuf, [i128; 5]>;
 
 /// The content of the directory.
 #[derive(Debug, Default)]
@@ -79,12 +84,15 @@ impl Manifests {
         state.seen = self.look(state.watch.is_some());
         let mut files = Files::default();
         let mut reported = BTreeMap::new();
-        for entry in fs::read_dir(&self.dir)? {
-            let path = entry?.path();
+        // What others can change is not run. From here on it is this directory, whatever the path leads to.
+        let dir = trusted::open_dir(&self.dir)?;
+        for entry in Dir::read_from(&dir)? {
+            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+            let path = self.dir.join(&name);
             if !is_named_as_manifest(&path) {
                 continue;
             }
-            match read(&path) {
+            match read(dir.as_fd(), &self.dir, &name) {
                 Ok(text) => drop(files.texts.insert(path, text)),
                 // The file was deleted meanwhile.
                 Err(_) if fs::symlink_metadata(&path).is_err() => {}
@@ -164,15 +172,20 @@ impl Manifests {
     fn look(&self, is_watched: bool) -> Look {
         let mut look = Look::new();
         let Ok(dir) = fs::metadata(&self.dir) else { return look };
-        look.insert(self.dir.clone(), [dir.dev().into(), dir.ino().into(), 0, 0]);
+        look.insert(self.dir.clone(), [dir.dev().into(), dir.ino().into(), access(&dir), 0, 0]);
         let paths = fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
-        let is_silent = |path: &PathBuf| !is_watched || path.is_symlink();
-        for path in paths.filter(|path| is_named_as_manifest(path) && is_silent(path)) {
+        for path in paths.filter(|path| is_named_as_manifest(path)) {
+            let is_silent = !is_watched || path.is_symlink();
             let identity = |meta: Metadata| {
                 let modified = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
-                [meta.dev().into(), meta.ino().into(), modified, meta.size().into()]
+                match is_silent {
+                    true => {
+                        [meta.dev().into(), meta.ino().into(), access(&meta), modified, meta.size().into()]
+                    }
+                    false => [0, 0, access(&meta), 0, 0],
+                }
             };
-            look.insert(path.clone(), fs::metadata(&path).map_or([0; 4], identity));
+            look.insert(path.clone(), fs::metadata(&path).map_or([0; 5], identity));
         }
         look
     }
@@ -183,39 +196,29 @@ impl Manifests {
 }
 
 /// The text of a manifest, or why it cannot be read.
-fn read(path: &Path) -> Result<String, String> {
-    let failed = |e: io::Error| match fs::read_link(path) {
+fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, String> {
+    let failed = |e: io::Error| match rustix::fs::readlinkat(dir, name, Vec::new()) {
         Ok(target) if e.kind() == io::ErrorKind::NotFound => {
-            format!("is a link to {}, which does not exist; correct or remove it", target.display())
+            let target = String::from_utf8_lossy(target.as_bytes()).into_owned();
+            format!("is a link to {target}, which does not exist; correct or remove it")
         }
         _ => format!("cannot be read: {e}"),
     };
-    let meta = fs::metadata(path).map_err(failed)?;
-    is_file(meta.file_type())?;
-    // What is there now may be something else, which must not be waited for.
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    is_file(file.metadata().map_err(failed)?.file_type())?;
+    let file = trusted::open_in(dir, at, name).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
     let mut bytes = Vec::new();
-    if meta.len() <= SIZE_MAX {
+    if size <= SIZE_MAX {
         file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     }
-    if meta.len() > SIZE_MAX || bytes.len() as u64 > SIZE_MAX {
+    if size > SIZE_MAX || bytes.len() as u64 > SIZE_MAX {
         return Err("is larger than 8 MiB, the limit of a manifest; split it into several files".to_owned());
     }
     String::from_utf8(bytes).map_err(|e| format!("is not text: {e}"))
 }
 
-/// Nothing else is opened: some would block, and some have no end.
-fn is_file(found: FileType) -> Result<(), String> {
-    let kind = match found {
-        found if found.is_file() => return Ok(()),
-        found if found.is_dir() => "directory",
-        found if found.is_fifo() => "fifo",
-        found if found.is_socket() => "socket",
-        _ => "device",
-    };
-    Err(format!("is a {kind}, not a file; rename or remove it"))
+/// Owner and mode, which decide whether something is trusted.
+fn access(meta: &Metadata) -> i128 {
+    i128::from(meta.uid()) << 32 | i128::from(meta.mode())
 }
 
 /// Whether a file is a manifest by its name; editors create other files next to it.
@@ -228,7 +231,8 @@ fn is_named_as_manifest(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::File;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn what_is_not_a_small_file_is_not_read() {
@@ -237,6 +241,9 @@ mod tests {
         File::create(at("huge.yaml")).unwrap().set_len(20 << 30).unwrap();
         fs::create_dir(at("dir.yaml")).unwrap();
         symlink("/dev/zero", at("zero.yaml")).unwrap();
+        symlink("/etc/passwd", at("passwd.yaml")).unwrap();
+        fs::write(at("open.yaml"), "").unwrap();
+        fs::set_permissions(at("open.yaml"), PermissionsExt::from_mode(0o666)).unwrap();
         symlink("nowhere", at("dangling.yaml")).unwrap();
         symlink("loop.yaml", at("loop.yaml")).unwrap();
         rustix::fs::mknodat(
@@ -249,15 +256,33 @@ mod tests {
         .unwrap();
         let manifests = [
             ("huge.yaml", "is larger than 8 MiB"),
-            ("dir.yaml", "is a directory"),
-            ("zero.yaml", "is a device"),
+            ("dir.yaml", "cannot be read: it is a directory"),
+            ("zero.yaml", "cannot be read: it is a link to /dev/zero, which is outside of the directory"),
+            ("passwd.yaml", "cannot be read: it is a link to /etc/passwd, which is outside of the directory"),
+            ("open.yaml", "cannot be read: "),
             ("dangling.yaml", "is a link to nowhere, which does not exist"),
             ("loop.yaml", "cannot be read: Too many levels of symbolic links"),
-            ("fifo.yaml", "is a fifo"),
+            ("fifo.yaml", "cannot be read: it is a fifo"),
         ];
+        let open = trusted::open_dir(dir.path()).unwrap();
         for (name, why) in manifests {
-            let said = read(&at(name)).unwrap_err();
+            let said = read(open.as_fd(), dir.path(), OsStr::new(name)).unwrap_err();
             assert!(said.starts_with(why), "{name}: {said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_others_can_write_to_is_not_read() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("way/manifests");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("a.yaml"), "a").unwrap();
+        for open in [&dir, &base.path().join("way")] {
+            fs::set_permissions(open, PermissionsExt::from_mode(0o777)).unwrap();
+            let error = Manifests::new(dir.clone()).files().unwrap_err().to_string();
+            assert!(error.ends_with(&format!("chmod go-w {}", open.display())), "{error}");
+            fs::set_permissions(open, PermissionsExt::from_mode(0o755)).unwrap();
+            assert_eq!(Manifests::new(dir.clone()).files().unwrap().texts.len(), 1);
         }
     }
 

@@ -1,0 +1,291 @@
+//! Paths that nobody but root and this user can change.
+//!
+//! What is read from a file and then obeyed, and what is written into a directory and believed later, is only as safe as
+//! every directory on the way there: whoever can write to one of them can put something else in its place. So each
+//! component is opened relative to the one before, without following links, and looked at through its descriptor. Links
+//! are followed by hand, and looked at too.
+
+mod groups;
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
+use rustix::io::Errno;
+
+use crate::embedded::rootless;
+
+/// As the kernel's limit.
+const LINKS_MAX: u32 = 40;
+
+/// Directories on a path, each of which is an open descriptor. Real ones have a dozen.
+const DEPTH_MAX: usize = 256;
+
+/// Opens a directory of which nobody else can change anything.
+///
+/// # Errors
+/// It does not exist, or another user could change it or replace it. The message has the path and the fix.
+pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let found = Walk::from_root()?.to(path, Missing::IsAnError)?;
+    let stat = fstat(&found.fd)?;
+    check(&found, &stat, WritableBy::Nobody)?;
+    readable(&found.fd, OFlags::DIRECTORY)
+}
+
+/// Opens a file of a directory of [`open_dir`], whose path is `at`, for reading. Its content does not block. Links are followed
+/// inside of the directory only.
+///
+/// # Errors
+/// It cannot be read, it is a link that leads out, or another user could change it.
+pub fn open_in(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> io::Result<File> {
+    let found = Walk::below(dir, at)?.to(Path::new(name), Missing::IsAnError)?;
+    let stat = fstat(&found.fd)?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return open_checked(&found, &stat),
+        FileType::Directory => "directory",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        _ => "device",
+    };
+    Err(io::Error::other(format!("it is a {kind}, not a file; rename or remove it")))
+}
+
+/// Opens a file for reading that nobody else can change or replace.
+///
+/// # Errors
+/// As [`open_dir`].
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let found = Walk::from_root()?.to(path, Missing::IsAnError)?;
+    let stat = fstat(&found.fd)?;
+    open_checked(&found, &stat)
+}
+
+/// Opens a directory, and creates what is missing, for this user only. Who can write to the directory itself is for the
+/// caller to check.
+pub(crate) fn make_dir(path: &Path) -> io::Result<OwnedFd> {
+    readable(&Walk::from_root()?.to(path, Missing::IsCreated)?.fd, OFlags::DIRECTORY)
+}
+
+fn open_checked(found: &Place, stat: &Stat) -> io::Result<File> {
+    check(found, stat, WritableBy::Nobody)?;
+    readable(&found.fd, OFlags::NONBLOCK).map(File::from)
+}
+
+fn readable(fd: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    Ok(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// What becomes of components that do not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    IsAnError,
+    IsCreated,
+}
+
+/// Who besides root and this user may write somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WritableBy {
+    Nobody,
+    /// Everybody, if they can only remove what is theirs, as in /tmp.
+    AnyoneIfSticky,
+}
+
+/// Something that was opened, and its path without links.
+struct Place {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// A walk along a path.
+struct Walk {
+    /// The directories from the start to here: `..` goes back.
+    stack: Vec<Place>,
+    /// Whether the start may not be left.
+    is_confined: bool,
+}
+
+impl Walk {
+    fn from_root() -> io::Result<Self> {
+        let fd = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Walk { stack: vec![Place { fd, path: PathBuf::from("/") }], is_confined: false })
+    }
+
+    fn below(dir: BorrowedFd<'_>, at: &Path) -> io::Result<Self> {
+        let start = Place { fd: dir.try_clone_to_owned()?, path: at.to_owned() };
+        Ok(Walk { stack: vec![start], is_confined: true })
+    }
+
+    fn to(mut self, path: &Path, missing: Missing) -> io::Result<Place> {
+        let path = if self.is_confined { path.to_owned() } else { std::path::absolute(path)? };
+        let mut rest = VecDeque::new();
+        add_components(&mut rest, &path);
+        let mut links = 0;
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                self.up(&path)?;
+                continue;
+            }
+            let next = self.step(&name, missing)?;
+            let stat = fstat(&next.fd)?;
+            let here = self.here();
+            // Whose it is decides whether others could have put it into a directory like /tmp.
+            check(here, &fstat(&here.fd)?, WritableBy::AnyoneIfSticky)?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Symlink => {
+                    check_owner(&next, &stat)?;
+                    links += 1;
+                    let target = readlinkat(&next.fd, "", Vec::new())?.into_bytes();
+                    let target = PathBuf::from(OsString::from_vec(target));
+                    if links > LINKS_MAX {
+                        return Err(Errno::LOOP.into());
+                    }
+                    if target.is_absolute() {
+                        self.is_confined.then_some(()).map_or(Ok(()), |()| Err(leads_out(&target)))?;
+                        self.stack.truncate(1);
+                    }
+                    add_components(&mut rest, &target);
+                }
+                FileType::Directory => {
+                    check_owner(&next, &stat)?;
+                    self.push(next)?;
+                }
+                // Something else can only be the end.
+                _ if rest.is_empty() => return Ok(next),
+                _ => return Err(Errno::NOTDIR.into()),
+            }
+        }
+        self.stack.pop().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    fn here(&self) -> &Place {
+        &self.stack[self.stack.len() - 1]
+    }
+
+    fn push(&mut self, next: Place) -> io::Result<()> {
+        if self.stack.len() >= DEPTH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        self.stack.push(next);
+        Ok(())
+    }
+
+    fn up(&mut self, path: &Path) -> io::Result<()> {
+        match (self.stack.len(), self.is_confined) {
+            (1, true) => Err(leads_out(path)),
+            (1, false) => Ok(()),
+            _ => {
+                self.stack.pop();
+                Ok(())
+            }
+        }
+    }
+
+    /// Opens one component, whatever it is.
+    fn step(&self, name: &OsStr, missing: Missing) -> io::Result<Place> {
+        let here = self.here();
+        let path = here.path.join(name);
+        let open =
+            || openat(&here.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let fd = match open() {
+            Err(Errno::NOENT) if missing == Missing::IsCreated => {
+                match mkdirat(&here.fd, name, Mode::from_raw_mode(0o700)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(said(&path, "create", error)),
+                }
+                open()
+            }
+            other => other,
+        };
+        match fd {
+            Ok(fd) => Ok(Place { fd, path }),
+            // A path as it was written says more than one without links.
+            Err(Errno::NOENT) => Err(Errno::NOENT.into()),
+            Err(error) => Err(said(&path, "open", error)),
+        }
+    }
+}
+
+/// Puts the components of a path before those that are left.
+fn add_components(rest: &mut VecDeque<OsString>, path: &Path) {
+    for component in path.components().rev() {
+        match component {
+            Component::Normal(name) => rest.push_front(name.to_owned()),
+            Component::ParentDir => rest.push_front("..".into()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+}
+
+fn said(path: &Path, doing: &str, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    io::Error::new(error.kind(), format!("cannot {doing} {}: {error}", path.display()))
+}
+
+fn leads_out(target: &Path) -> io::Error {
+    io::Error::other(format!(
+        "it is a link to {}, which is outside of the directory; put the file itself there",
+        target.display()
+    ))
+}
+
+/// Checks a place, through which everything that comes after it is reached.
+fn check(place: &Place, stat: &Stat, allowed: WritableBy) -> io::Result<()> {
+    check_owner(place, stat)?;
+    let mode = stat.st_mode & 0o7777;
+    let who = match mode {
+        _ if mode & 0o002 != 0 => "every user",
+        // In a user namespace, ids are not those of the machine's tables; the same walk was made before it was entered.
+        _ if mode & 0o020 == 0 || rootless::standing().is_rootless() => return Ok(()),
+        _ if groups::is_private(stat.st_gid, is_trusted) && !has_access_list(&place.fd) => return Ok(()),
+        _ => "its group",
+    };
+    if allowed == WritableBy::AnyoneIfSticky && mode & 0o1000 != 0 {
+        return Ok(());
+    }
+    let path = place.path.display();
+    Err(io::Error::other(format!(
+        "{path} has mode {mode:o}: {who} can change what is there; choose another place, or close it: chmod go-w {path}"
+    )))
+}
+
+fn check_owner(place: &Place, stat: &Stat) -> io::Result<()> {
+    if is_trusted(stat.st_uid) {
+        return Ok(());
+    }
+    let (path, user) = (place.path.display(), stat.st_uid);
+    let link = if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink { "-h " } else { "" };
+    Err(io::Error::other(format!(
+        "{path} belongs to user {user}, who can change what is there; choose another place, or take it over: \
+         chown {link}{} {path}",
+        if rustix::process::geteuid().is_root() {
+            "root".to_owned()
+        } else {
+            rootless::real_uid().to_string()
+        },
+    )))
+}
+
+/// Root, and this user. In a user namespace root of the machine has no number of its own.
+fn is_trusted(uid: u32) -> bool {
+    const UNMAPPED: u32 = 65534;
+    uid == 0
+        || uid == rustix::process::geteuid().as_raw()
+        || uid == UNMAPPED && rootless::standing().is_rootless()
+}
+
+/// Whether more users than owner and group may have rights: the bits of the group are then their limit.
+fn has_access_list(fd: &OwnedFd) -> bool {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mut none: [u8; 0] = [];
+    let found = rustix::fs::getxattr(path, c"system.posix_acl_access", &mut none[..]);
+    !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+#[cfg(test)]
+mod tests;
