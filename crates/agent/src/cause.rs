@@ -2,8 +2,8 @@
 
 use std::io;
 
-use outrigger_lifecycle::{PullCause, SandboxCause};
-use outrigger_runtime::{ImageError, PullError, RuntimeError};
+use outrigger_lifecycle::{PullCause, SandboxCause, StartCause};
+use outrigger_runtime::{ImageError, PullError, RuntimeError, UserFault};
 
 /// Why an image cannot be pulled; `None` if only the error text is known.
 pub(crate) fn of_pull(error: &ImageError) -> Option<PullCause> {
@@ -33,7 +33,22 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
             })
         }
         RuntimeError::Config(_)
+        | RuntimeError::User { .. }
         | RuntimeError::Create(_)
+        | RuntimeError::Start(_)
+        | RuntimeError::NotFound { .. }
+        | RuntimeError::Other(_) => None,
+    }
+}
+
+/// Why a container cannot be started; `None` if only the error text is known.
+pub(crate) fn of_start(error: &RuntimeError) -> Option<StartCause> {
+    match error {
+        RuntimeError::User { cause: UserFault::RootForbidden, .. } => Some(StartCause::RootForbidden),
+        RuntimeError::User { cause: UserFault::NoSuchId, .. } => Some(StartCause::NoSuchId),
+        RuntimeError::Config(_)
+        | RuntimeError::Create(_)
+        | RuntimeError::HostPort { .. }
         | RuntimeError::Start(_)
         | RuntimeError::NotFound { .. }
         | RuntimeError::Other(_) => None,

@@ -51,8 +51,10 @@ pub enum StatusUpdates {
 /// What a retriable failure does to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The failed operation is retried.
+    /// The failed operation is retried, whatever the failure.
     Retry,
+    /// It is retried, unless waiting cannot help: then the pod is stopped.
+    StopIfHopeless,
     /// The pod is stopped before anything is retried.
     Stop,
 }

@@ -17,8 +17,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
 use outrigger_lifecycle::{
-    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Plan,
-    ProbeKind, ProbeOutcome, Role, StatusFacts, StopCause, Time, decide, fails_pod, phase, pod_status, rules,
+    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Outlook,
+    Plan, ProbeKind, ProbeOutcome, PullCause, Role, SandboxCause, StartCause, StatusFacts, StopCause, Time,
+    decide, fails_pod, phase, pod_status, rules,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -607,7 +608,10 @@ impl<R: Runtime> Worker<R> {
         for entry in std::mem::take(&mut self.entries) {
             let failure = match self.on_failure {
                 OnFailure::Stop if !failed => failure(&entry, self.engine.plan(), self.engine.observation()),
-                OnFailure::Stop | OnFailure::Retry => None,
+                OnFailure::StopIfHopeless if !failed && is_hopeless(&entry.event) => {
+                    failure(&entry, self.engine.plan(), self.engine.observation())
+                }
+                OnFailure::Stop | OnFailure::StopIfHopeless | OnFailure::Retry => None,
             };
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
@@ -714,6 +718,16 @@ fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
 }
 
 /// Describes an entry that is a failure which would be retried, or after which the pod can only fail.
+fn is_hopeless(event: &TraceEvent) -> bool {
+    let outlook = match event {
+        TraceEvent::PullFailed { cause, .. } => cause.map(PullCause::outlook),
+        TraceEvent::SandboxFailed { cause, .. } => cause.map(SandboxCause::outlook),
+        TraceEvent::StartFailed { cause, .. } => cause.map(StartCause::outlook),
+        _ => None,
+    };
+    outlook == Some(Outlook::Hopeless)
+}
+
 fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cause::{ProbeCause, PullCause, SandboxCause};
+use crate::cause::{ProbeCause, PullCause, SandboxCause, StartCause};
 use crate::observation::{Exit, HookKind, KillReason, RerunCause, StopCause};
 use crate::plan::ProbeKind;
 use crate::time::Time;
@@ -64,6 +64,8 @@ pub enum Event {
         reason: Arc<str>,
         /// The error.
         message: Arc<str>,
+        /// The error, for programs.
+        cause: Option<StartCause>,
     },
     /// It ended. Also used for a program that could not be exec'd, with reason `StartError`.
     Exited {

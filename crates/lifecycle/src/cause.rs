@@ -3,6 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Whether a failure can go away while nothing is changed but time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outlook {
+    /// Something outside of the pod may put it right: it is tried again.
+    MayHeal,
+    /// Pod, image and machine contradict each other: the same attempt gives the same answer, for ever.
+    Hopeless,
+}
+
 /// Why an image cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,6 +30,21 @@ pub enum PullCause {
     NotOnDisk,
     /// The disk is full.
     NoSpace,
+}
+
+impl PullCause {
+    /// Whether waiting can help. Images are pushed, credentials renewed, files copied and disks cleared; a name stays.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            PullCause::InvalidName => Outlook::Hopeless,
+            PullCause::NeverPull
+            | PullCause::NotFound
+            | PullCause::Unauthorized
+            | PullCause::Unreachable
+            | PullCause::NotOnDisk
+            | PullCause::NoSpace => Outlook::MayHeal,
+        }
+    }
 }
 
 /// Why a sandbox cannot be made.
@@ -57,6 +81,39 @@ pub enum SandboxCause {
         /// Which, by its place in the pod.
         volume: usize,
     },
+}
+
+impl SandboxCause {
+    /// Whether waiting can help. Ports become free and paths appear; a process does not get more privileges.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            SandboxCause::HostPortDenied { .. } => Outlook::Hopeless,
+            SandboxCause::HostPortInUse { .. }
+            | SandboxCause::HostPortFailed { .. }
+            | SandboxCause::HostPathMissing { .. }
+            | SandboxCause::HostPathType { .. }
+            | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
+        }
+    }
+}
+
+/// Why a container cannot be started, where it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartCause {
+    /// `runAsNonRoot`, and the pod or the image says root, or a name that may be root.
+    RootForbidden,
+    /// The user or group does not exist where the container would run.
+    NoSuchId,
+}
+
+impl StartCause {
+    /// Whether waiting can help. An image that is here does not change, nor do the ids of this user.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            StartCause::RootForbidden | StartCause::NoSuchId => Outlook::Hopeless,
+        }
+    }
 }
 
 /// Why a probe attempt failed.

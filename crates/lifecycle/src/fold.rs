@@ -33,7 +33,7 @@ impl Observation {
             }
             Event::ImageChanged { container } => self.image_changed(plan, *container),
             Event::Started { container, attempt } => self.started(plan, *container, *attempt, now),
-            Event::StartFailed { container, attempt, reason, message } => {
+            Event::StartFailed { container, attempt, reason, message, .. } => {
                 if let Some(c) = self.current(*container, *attempt) {
                     c.start_failed(reason, message, now);
                 }

@@ -33,7 +33,7 @@ pub mod trace;
 mod validate;
 
 pub use action::{Action, Event, ProbeOutcome};
-pub use cause::{ProbeCause, PullCause, SandboxCause};
+pub use cause::{Outlook, ProbeCause, PullCause, SandboxCause, StartCause};
 pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
@@ -68,5 +68,6 @@ pub use source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput,
 pub use status::{ContainerFacts, Phase, StatusFacts, fails_pod, observe, phase, pod_status, was_stopped};
 pub use time::Time;
 pub use validate::{
-    NAMESPACE_IDS, is_launch_barrier, validate, validate_job, validate_kruise, validate_name, validate_plan,
+    NAMESPACE_IDS, PodSecurityLevel, is_launch_barrier, validate, validate_job, validate_kruise,
+    validate_level, validate_name, validate_plan,
 };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use outrigger_lifecycle::{FeatureGates, FieldPath, Finding, Planned, PodOwner, validate_name};
+use outrigger_lifecycle::{
+    FeatureGates, FieldPath, Finding, Planned, PodOwner, PodSecurityLevel, validate_level, validate_name,
+};
 
 use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
@@ -28,6 +30,17 @@ pub struct Checked<'m> {
 pub fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
     let workload = |pod: &PodManifest| manifest.workloads.get(pod.origin.workload);
     manifest.pods.iter().map(|pod| check_pod(pod, workload(pod), features)).collect()
+}
+
+/// What the pods of a manifest ask for that a Pod Security Standard does not allow, in the order of the text.
+pub fn check_level(manifest: &Manifest, level: PodSecurityLevel) -> Vec<Diagnostic> {
+    let of_pod = |pod: &PodManifest| {
+        let findings = validate_level(&pod.input, level);
+        findings.iter().map(|finding| Diagnostic::from_finding(finding, pod)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<Diagnostic> = manifest.pods.iter().flat_map(of_pod).collect();
+    all.sort_by_key(|d| d.span);
+    all
 }
 
 fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &FeatureGates) -> Checked<'m> {

@@ -33,7 +33,7 @@ mod tree;
 mod workload;
 mod yaml;
 
-pub use check::{Checked, check};
+pub use check::{Checked, check, check_level};
 pub use defaults::apply_defaults;
 pub use diagnostic::{Diagnostic, Diagnostics, render, to_json};
 pub use edit::flow_list;

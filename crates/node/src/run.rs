@@ -325,11 +325,17 @@ impl EarlyEnd {
             return None;
         }
         let code = failure.code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
-        self.end(code.unwrap_or(1), format!("--fail-fast: {}; stopping in order", failure.text))
+        let reason = match self.on_failure {
+            OnFailure::StopIfHopeless => {
+                format!("{}; trying again cannot help; stopping in order", failure.text)
+            }
+            OnFailure::Stop | OnFailure::Retry => format!("--fail-fast: {}; stopping in order", failure.text),
+        };
+        self.end(code.unwrap_or(1), reason)
     }
 
     fn pod_ended(&mut self, result: &PodResult) -> Option<String> {
-        if self.on_failure == OnFailure::Retry || self.is_over || result.phase != Phase::Failed {
+        if self.on_failure != OnFailure::Stop || self.is_over || result.phase != Phase::Failed {
             return None;
         }
         let code = exit_code(std::slice::from_ref(result));

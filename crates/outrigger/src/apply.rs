@@ -13,9 +13,10 @@ use outrigger_runtime::LogLimits;
 
 use crate::detach::{self, Detach, WaitArg};
 use crate::input::ReadArgs;
+use crate::node::Reading;
 use crate::outcome::{self, Failure};
 use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
-use crate::{node, runs, terminal};
+use crate::{runs, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -79,7 +80,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 fn apply(args: Args) -> Result<u8, Failure> {
     let sources = args.read.sources(&args.files)?;
     // Errors are shown with their lines before the node is asked.
-    let (work, warnings) = run::read_work(sources, &args.read, None, RuntimeArg::Embedded, None)?;
+    let (work, warnings) = run::read_work(sources, &args.reading(), RuntimeArg::Embedded, None)?;
     terminal::eprint(&render(&warnings, &work.sources, true));
     let record = record(&args, &work)?;
     let detach =
@@ -112,11 +113,17 @@ fn apply(args: Args) -> Result<u8, Failure> {
     })
 }
 
+impl Args {
+    fn reading(&self) -> Reading {
+        Reading { read: self.read.clone(), replicas: None, restricted: false, keeps_trying: true }
+    }
+}
+
 fn record(args: &Args, work: &Work) -> Result<RunRecord, Failure> {
     Ok(RunRecord {
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
         sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
-        reading: node::Reading { read: args.read.clone(), replicas: None }.to_json()?,
+        reading: args.reading().to_json()?,
         pods: PodOptions {
             grace_ms: None,
             pull: None,

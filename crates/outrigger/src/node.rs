@@ -14,7 +14,7 @@ use outrigger_node::work::Work;
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::embedded::images::ImageLimits;
 use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
-use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError};
+use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError, trusted};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions};
 use serde::{Deserialize, Serialize};
 
@@ -114,6 +114,10 @@ pub(crate) struct Args {
     /// Turn features on or off for pods of --manifests; see `outrigger run`.
     #[arg(long, value_delimiter = ',', value_parser = input::feature_gate, value_name = "GATE=BOOL")]
     feature_gates: Vec<(String, bool)>,
+    /// Refuse pods that the Pod Security Standard `restricted` of Kubernetes does not allow, hostPath volumes and images
+    /// `rootfs:DIR` among them, whoever asks for them.
+    #[arg(long)]
+    restricted: bool,
     /// Show only warnings and errors.
     #[arg(short, long)]
     quiet: bool,
@@ -141,6 +145,12 @@ fn shutdown_grace(text: &str) -> Result<ShutdownGrace, String> {
 pub(crate) struct Reading {
     pub(crate) read: ReadArgs,
     pub(crate) replicas: Option<u32>,
+    /// Whether only what the Pod Security Standard `restricted` allows is run.
+    #[serde(default)]
+    pub(crate) restricted: bool,
+    /// Whether what can never succeed is tried again and again.
+    #[serde(skip)]
+    pub(crate) keeps_trying: bool,
 }
 
 impl Reading {
@@ -150,17 +160,17 @@ impl Reading {
 }
 
 /// Creates the pods of a run from its record; an error if the record is invalid.
-fn read(record: &RunRecord, runtime: RuntimeArg) -> Result<Work, String> {
-    let Reading { read, replicas } =
-        serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
+fn read(record: &RunRecord, runtime: RuntimeArg, restricted: bool) -> Result<Work, String> {
+    let mut reading: Reading = serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
+    reading.restricted |= restricted;
+    reading.keeps_trying = true;
     let sources = record.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect();
     let shown = |all: &[Diagnostic], sources: &[SourceFile]| render(all, sources, false);
-    let (work, _) =
-        run::read_work(sources, &read, replicas, runtime, None).map_err(|failure| match failure {
-            Failure::Manifest(all, sources) => shown(&all, &sources),
-            Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
-            Failure::Logged => "the log tells why".to_owned(),
-        })?;
+    let (work, _) = run::read_work(sources, &reading, runtime, None).map_err(|failure| match failure {
+        Failure::Manifest(all, sources) => shown(&all, &sources),
+        Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
+        Failure::Logged => "the log tells why".to_owned(),
+    })?;
     let mut findings = match runtime {
         RuntimeArg::Embedded => confinement::check(&work),
         RuntimeArg::Cri => confinement::check_cri(&work),
@@ -234,7 +244,14 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     let manifests = args.manifests.as_ref().map(|dir| {
         // Absolute, because it is watched for as long as the node runs.
-        std::path::absolute(dir).map_err(|e| Failure::Input(anyhow!("{}: {e}", dir.display())))
+        let dir = std::path::absolute(dir).map_err(|e| Failure::Input(anyhow!("{}: {e}", dir.display())))?;
+        match trusted::open_dir(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Failure::Input(anyhow!("cannot run the manifests of {}: {e}", dir.display())))
+            }
+            // It may be created later, and is checked each time it is read.
+            _ => Ok(dir),
+        }
     });
     let pods = PodOptions {
         grace_ms: None,
@@ -246,12 +263,12 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
         log_limits: LogLimits::default(),
     };
     let read_args = ReadArgs::with_feature_gates(args.feature_gates.clone());
-    let reading = Reading { read: read_args, replicas: None }.to_json()?;
-    let runtime = args.runtime;
+    let reading = Reading { read: read_args, ..Reading::default() }.to_json()?;
+    let (runtime, restricted) = (args.runtime, args.restricted);
     Ok(NodeOptions {
         state_dir,
         manifests: manifests.transpose()?,
-        read: Arc::new(move |record| read(record, runtime)),
+        read: Arc::new(move |record| read(record, runtime, restricted)),
         read_file: Arc::new(move |path, text| {
             let name = path.display().to_string();
             RunRecord {

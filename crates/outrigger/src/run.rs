@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use outrigger_agent::host_ports;
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
-use outrigger_lifecycle::{ContainerRef, List, Plan, Severity, parse_quantity};
-use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, render};
+use outrigger_lifecycle::{ContainerRef, List, Plan, PodSecurityLevel, Severity, parse_quantity};
+use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, check_level, render};
 use outrigger_node::node::new_id;
 use outrigger_node::record::RunRecord;
 use outrigger_node::run::RunOptions;
@@ -27,9 +27,10 @@ use outrigger_view::output::{Format, Labels, Output, OutputOptions, Verbosity};
 use crate::detach::WaitArg;
 use crate::input::ReadArgs;
 use crate::logging::LogArgs;
+use crate::node::Reading;
 use crate::outcome::{self, Failure};
 use crate::supplies::{self, Machine};
-use crate::{confinement, detach, node, oci, simulate, terminal, timeline};
+use crate::{confinement, detach, oci, simulate, terminal, timeline};
 
 /// Podman's default: enough for any program, but it stops a fork bomb.
 const PIDS_LIMIT: u64 = 2048;
@@ -113,6 +114,14 @@ pub(crate) struct Args {
     /// Stop the pods in order at the first failure that would be retried, and at the first that makes a pod fail.
     #[arg(long)]
     fail_fast: bool,
+    /// Try again for ever, as the kubelet does, even where that cannot help: for example with `runAsNonRoot` and an image that
+    /// runs as root.
+    #[arg(long, conflicts_with = "fail_fast")]
+    keep_trying: bool,
+    /// Refuse pods that the Pod Security Standard `restricted` of Kubernetes does not allow, hostPath volumes and images
+    /// `rootfs:DIR` among them. Use it for manifests you did not write.
+    #[arg(long)]
+    restricted: bool,
     /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
     #[arg(long, value_name = "N")]
     replicas: Option<u32>,
@@ -313,6 +322,18 @@ pub(crate) fn log_size(text: &str) -> Result<u64, String> {
     }
 }
 
+impl Args {
+    fn reading(&self) -> Reading {
+        Reading {
+            read: self.read.clone(),
+            replicas: self.replicas,
+            restricted: self.restricted,
+            // A node does.
+            keeps_trying: self.keep_trying || self.detach,
+        }
+    }
+}
+
 /// Runs pods and returns their exit code.
 pub(crate) fn main(mut args: Args) -> ExitCode {
     if args.detach {
@@ -329,6 +350,12 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
                 terminal::note(text);
             }
         };
+        // In a user namespace the owners of most directories cannot be told apart any more.
+        if !rootless::has_powers()
+            && let Err(failure) = state_dir(args.state_dir.as_deref())
+        {
+            return outcome::exit_code(Err(failure));
+        }
         if let Err(refused) = rootless::enter(note) {
             return outcome::exit_code(Err(Failure::Own(refused.into())));
         }
@@ -380,9 +407,10 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         status: args.status,
         pods,
         timeout_ms: args.timeout.map(|time| time.0),
-        on_failure: match args.fail_fast {
-            true => OnFailure::Stop,
-            false => OnFailure::Retry,
+        on_failure: match (args.fail_fast, args.keep_trying) {
+            (true, _) => OnFailure::Stop,
+            (false, true) => OnFailure::Retry,
+            (false, false) => OnFailure::StopIfHopeless,
         },
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
     };
@@ -518,7 +546,8 @@ fn labels(work: &Work) -> Labels {
 fn work(args: &Args) -> Result<Work, Failure> {
     let sources = args.read.sources(&args.files)?;
     let state_dir = given_or_default(args.state_dir.as_deref()).ok();
-    let (work, warnings) = read_work(sources, &args.read, args.replicas, args.runtime, state_dir.as_deref())?;
+    let reading = args.reading();
+    let (work, warnings) = read_work(sources, &reading, args.runtime, state_dir.as_deref())?;
     if !args.quiet {
         terminal::eprint(&render(&warnings, &work.sources, true));
     }
@@ -528,11 +557,12 @@ fn work(args: &Args) -> Result<Work, Failure> {
 /// Reads manifests and plans each pod. Also returns warnings.
 pub(crate) fn read_work(
     sources: Vec<SourceFile>,
-    read: &ReadArgs,
-    replicas: Option<u32>,
+    reading: &Reading,
     runtime: RuntimeArg,
     state_dir: Option<&Path>,
 ) -> Result<(Work, Vec<Diagnostic>), Failure> {
+    let Reading { read, replicas, restricted, keeps_trying } = reading;
+    let replicas = *replicas;
     let manifest = match read.read_replicas(&sources, replicas) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
@@ -549,8 +579,11 @@ pub(crate) fn read_work(
     let checked = check(&manifest, &features);
     diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
     let plans: Vec<Plan> = checked.into_iter().filter_map(|c| Some(c.planned?.plan)).collect();
-    let machine = Machine { cri: runtime == RuntimeArg::Cri, state_dir };
+    let machine = Machine { cri: runtime == RuntimeArg::Cri, state_dir, keeps_trying: *keeps_trying };
     diagnostics.extend(supplies::check(&manifest, machine));
+    if *restricted {
+        diagnostics.extend(check_level(&manifest, PodSecurityLevel::Restricted));
+    }
     if diagnostics.iter().any(|d| d.severity == Severity::Error) {
         return Err(Failure::Manifest(diagnostics, sources));
     }
@@ -573,7 +606,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
     let record = RunRecord {
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
         sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
-        reading: node::Reading { read: args.read, replicas: args.replicas }.to_json()?,
+        reading: args.reading().to_json()?,
         pods,
         generations: Default::default(),
         retired: Vec::new(),

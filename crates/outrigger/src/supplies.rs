@@ -8,6 +8,7 @@ use outrigger_agent::security::seccomp_profile_path;
 use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List};
 use outrigger_manifest::{Checked, Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
 use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk, not_an_image};
+use outrigger_runtime::embedded::rootless;
 
 /// Where the pods will run.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +17,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) cri: bool,
     /// The state directory, if known.
     pub(crate) state_dir: Option<&'a Path>,
+    /// Whether what can never succeed is tried again and again, as the kubelet does: then it is only warned about.
+    pub(crate) keeps_trying: bool,
 }
 
 /// Checks for ConfigMaps, Secrets and keys that are not in the manifest, host ports used twice, and images on
@@ -29,7 +32,10 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
         out.extend(host_paths(pod, spec));
         for (place, container) in containers(spec) {
             out.extend(image(pod, place, container, machine.cri));
-            out.extend(root_forbidden(pod, spec, place, container));
+            out.extend(root_forbidden(pod, spec, place, container, machine.keeps_trying));
+            if !machine.cri {
+                out.extend(unmapped_ids(pod, spec, place, container));
+            }
             if let Some(state_dir) = machine.state_dir {
                 out.extend(seccomp(pod, spec, place, container, state_dir));
             }
@@ -114,6 +120,7 @@ fn root_forbidden(
     spec: &PodSpec,
     place: ContainerRef,
     container: &Container,
+    keeps_trying: bool,
 ) -> Option<Diagnostic> {
     let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
     let of_own = own.and_then(|c| c.run_as_non_root);
@@ -131,10 +138,50 @@ fn root_forbidden(
         "runAsNonRoot forbids root, and image `{reference}` runs as root: `{}` cannot start",
         container.name
     );
-    // The pod stays Pending, as with the kubelet; only a change of the manifest helps.
-    let mut warning = Diagnostic::warning(pod.point(&context.field("runAsNonRoot")), text);
-    warning.code = Some("security");
-    Some(warning.hint("add `runAsUser`, for example 1000"))
+    // Only a change of the manifest helps.
+    let span = pod.point(&context.field("runAsNonRoot"));
+    let mut found =
+        if keeps_trying { Diagnostic::warning(span, text) } else { Diagnostic::error(span, text) };
+    found.code = Some("security");
+    Some(found.hint("add `runAsUser`, for example 1000"))
+}
+
+/// Users and groups that do not exist for a run without root.
+fn unmapped_ids(
+    pod: &PodManifest,
+    spec: &PodSpec,
+    place: ContainerRef,
+    container: &Container,
+) -> Vec<Diagnostic> {
+    let standing = rootless::standing();
+    if !standing.is_rootless() {
+        return Vec::new();
+    }
+    let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
+    let user = (own.and_then(|c| c.run_as_user), all.and_then(|c| c.run_as_user));
+    let group = (own.and_then(|c| c.run_as_group), all.and_then(|c| c.run_as_group));
+    let mut out = Vec::new();
+    for (field, (of_own, of_pod), map) in
+        [("runAsUser", user, standing.uids()), ("runAsGroup", group, standing.gids())]
+    {
+        let Some(id) = of_own.or(of_pod) else { continue };
+        // Numbers that are no ids were refused before.
+        if u32::try_from(id).is_ok_and(|id| map.contains(id)) {
+            continue;
+        }
+        let context = match of_own {
+            Some(_) => place.path().field("securityContext"),
+            None => FieldPath::spec("securityContext"),
+        };
+        let why = rootless::why_not_mapped(standing, map);
+        let text = format!("{field} {id} does not exist here: {why}");
+        out.push(
+            error(pod, &context.field(field), "security", text).hint(format!(
+                "do that, run it with sudo, or remove `{field}`: root in the container is you"
+            )),
+        );
+    }
+    out
 }
 
 /// Seccomp profiles that do not exist.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, render, to_json};
+use outrigger_lifecycle::PodSecurityLevel;
+use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, check_level, render, to_json};
 use serde_json::json;
 
 use crate::input::ReadArgs;
@@ -18,6 +19,7 @@ Examples:
   outrigger validate pod.yaml
   kubectl get deployment web -o yaml | outrigger validate --validate=ignore -
   outrigger validate --strict -o json *.yaml
+  outrigger validate --level restricted pod.yaml
 
 Exit codes: 0 nothing wrong (or only warnings), 1 errors (with --strict: or warnings), 2 a file cannot be read.")]
 pub(crate) struct Args {
@@ -30,8 +32,28 @@ pub(crate) struct Args {
     /// Treat warnings as errors.
     #[arg(long)]
     strict: bool,
+    /// Check the pods against a Pod Security Standard of Kubernetes as well; images `rootfs:DIR` are refused too.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    level: Option<LevelArg>,
     #[command(flatten)]
     read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LevelArg {
+    /// Nothing that is known to give power over the host.
+    Baseline,
+    /// In addition, everything that hardens a pod.
+    Restricted,
+}
+
+impl LevelArg {
+    fn level(self) -> PodSecurityLevel {
+        match self {
+            LevelArg::Baseline => PodSecurityLevel::Baseline,
+            LevelArg::Restricted => PodSecurityLevel::Restricted,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,11 +70,14 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let Partial { manifest, diagnostics, is_complete } = args.read.read_partial(&sources);
     let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
     let state_dir = given_or_default(state_dir.as_deref()).ok();
-    let machine = Machine { cri: false, state_dir: state_dir.as_deref() };
+    let machine = Machine { cri: false, state_dir: state_dir.as_deref(), keeps_trying: false };
     let mut found: Vec<Diagnostic> =
         check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics).collect();
     found.extend(supplies::check(&manifest, machine));
     found.extend(oci::check(&manifest.pods)?);
+    if let Some(level) = args.level {
+        found.extend(check_level(&manifest, level.level()));
+    }
     let diagnostics = combined(diagnostics, found, is_complete);
     let pods = manifest.pod_count();
     match args.output {

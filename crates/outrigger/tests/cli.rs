@@ -376,6 +376,25 @@ fn what_is_wrong_is_shown() {
     snapshot("validate-cycle.json", &json.all());
 }
 
+/// What a stranger's manifest may ask for, by the Pod Security Standards; `run` refuses it before anything starts.
+#[test]
+fn strangers_manifests_can_be_refused() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: app\n    image: rootfs:/\n    command: [\"true\"]\n";
+    let run = outrigger(&["validate", "-"], pod);
+    assert_eq!(run.code, 0, "{}", run.all());
+    let run = outrigger(&["validate", "--level", "baseline", "-"], pod);
+    assert_eq!(run.code, 1, "{}", run.all());
+    assert!(run.all().contains("8 |     image: rootfs:/") && run.all().contains("1 error"), "{}", run.all());
+    let run = outrigger(&["validate", "--level", "restricted", "-o", "json", "-"], pod);
+    let json: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    let findings = json["findings"].as_array().expect("a list");
+    assert_eq!(findings.len(), 5, "{json}");
+    assert!(findings.iter().all(|one| one["code"] == "pod-security"), "{json}");
+    let run = outrigger(&["run", "--restricted", "-"], pod);
+    assert_eq!(run.code, 2, "{}", run.all());
+    assert!(run.all().contains("the image is the directory `/` of the host"), "{}", run.all());
+}
+
 #[test]
 fn exit_codes() {
     let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));

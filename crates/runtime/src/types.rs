@@ -649,6 +649,15 @@ pub enum RuntimeError {
     /// The request is invalid: bad user, missing mount source … (`CreateContainerConfigError`).
     #[error("{0}")]
     Config(String),
+    /// The user of a container is not one it may run as (`CreateContainerConfigError`). Neither image nor machine changes
+    /// while a pod waits.
+    #[error("{detail}")]
+    User {
+        /// Why not.
+        cause: UserFault,
+        /// What is wrong, and how to fix it.
+        detail: String,
+    },
     /// Creating the container or sandbox failed (`CreateContainerError`).
     #[error("{0}")]
     Create(String),
@@ -678,11 +687,20 @@ pub enum RuntimeError {
     Other(String),
 }
 
+/// Why a container may not run as its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserFault {
+    /// It would be root, or may be, and the pod forbids that.
+    RootForbidden,
+    /// There is no such user or group where the container would run.
+    NoSuchId,
+}
+
 impl RuntimeError {
     /// Kubernetes' waiting or terminated reason for this failure (R5.46, R5.47).
     pub fn reason(&self) -> &'static str {
         match self {
-            RuntimeError::Config(_) => "CreateContainerConfigError",
+            RuntimeError::Config(_) | RuntimeError::User { .. } => "CreateContainerConfigError",
             RuntimeError::Create(_) | RuntimeError::HostPort { .. } | RuntimeError::NotFound { .. } => {
                 "CreateContainerError"
             }

@@ -721,6 +721,7 @@ impl World {
                 attempt,
                 reason: self.texts.start_reason.clone(),
                 message: self.texts.start.clone(),
+                cause: None,
             },
             Note::Exited(container, attempt, ended) => Event::Exited {
                 container,

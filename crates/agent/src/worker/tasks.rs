@@ -237,11 +237,12 @@ impl<R: Runtime> Tasks<R> {
     ) {
         let (container, attempt) = (instance.container, instance.attempt);
         let id = &instance.id;
-        let refused = |reason: &str, message: String| Event::StartFailed {
+        let refused = |reason: &str, message: String, cause| Event::StartFailed {
             container,
             attempt,
             reason: reason.into(),
             message: message.into(),
+            cause,
         };
         let is_made = match ahead {
             Some(ahead) => ahead.await.unwrap_or(false),
@@ -252,7 +253,7 @@ impl<R: Runtime> Tasks<R> {
         } else {
             let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &prepared) {
                 Ok(spec) => spec,
-                Err(message) => return self.happened(refused("CreateContainerConfigError", message)),
+                Err(message) => return self.happened(refused("CreateContainerConfigError", message, None)),
             };
             self.runtime.create_container(&prepared.sandbox.id, spec).await.map(drop)
         };
@@ -276,7 +277,7 @@ impl<R: Runtime> Tasks<R> {
                     attempt,
                     exit: self.exit(128, ExitReason::StartError, Some(message)),
                 },
-                e => refused(e.reason(), e.to_string()),
+                e => refused(e.reason(), e.to_string(), cause::of_start(&e)),
             });
         }
         self.happened(Event::Started { container, attempt });

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::word;
 use crate::action::ProbeOutcome;
-use crate::cause::{ProbeCause, PullCause, SandboxCause};
+use crate::cause::{ProbeCause, PullCause, SandboxCause, StartCause};
 use crate::observation::{ExitReason, HookKind, KillReason, Verdict};
 use crate::plan::{Need, ProbeKind, Role};
 use crate::status::Phase;
@@ -161,6 +161,9 @@ pub enum TraceEvent {
         /// When it is tried again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
+        /// What happened, for programs.
+        #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+        cause: Option<StartCause>,
     },
     /// Its startup probe passed.
     StartupPassed,

@@ -318,12 +318,15 @@ impl Recorder {
             Event::Started { attempt, .. } if !seen.running && c.running_since().is_some() => {
                 push(out, now, Some(i), TraceEvent::Started { attempt: *attempt });
             }
-            Event::StartFailed { attempt, reason, message, .. } if seen.alive && !c.state.is_alive() => {
+            Event::StartFailed { attempt, reason, message, cause, .. }
+                if seen.alive && !c.state.is_alive() =>
+            {
                 let event = TraceEvent::StartFailed {
                     attempt: *attempt,
                     error: reason.clone(),
                     message: message.clone(),
                     retry_in_ms: c.start_failure.as_ref().map(|f| f.retry_at.since(now)),
+                    cause: *cause,
                 };
                 push(out, now, Some(i), event);
             }

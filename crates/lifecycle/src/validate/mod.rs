@@ -13,6 +13,7 @@ mod env;
 mod handler;
 mod ignored;
 mod kruise;
+mod level;
 mod mounts;
 mod plan;
 mod pod;
@@ -35,6 +36,7 @@ use crate::plan::CONTAINERS_MAX;
 use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput};
 
 pub use kruise::is_launch_barrier;
+pub use level::{PodSecurityLevel, validate_level};
 pub use plan::validate_plan;
 pub use pod::validate_name;
 pub use security::NAMESPACE_IDS;

@@ -117,8 +117,13 @@ fn a_start_that_is_refused_is_tried_again_more_and_more_slowly() {
     let mut bare = Bare::ready(&pod(json!({"containers": [c("a")]})));
     let started = |actions: &[Action]| actions.iter().any(|a| matches!(a, Action::Start { .. }));
     for wait in [500, 1_000, 2_000] {
-        let refused =
-            Event::StartFailed { container: 0, attempt: 0, reason: "r".into(), message: "m".into() };
+        let refused = Event::StartFailed {
+            container: 0,
+            attempt: 0,
+            reason: "r".into(),
+            message: "m".into(),
+            cause: None,
+        };
         assert!(!started(&bare.tell(refused)));
         assert_eq!(bare.out.wait_of(0), Some(Wait::StartRetry { at: bare.now + wait }));
         assert!(!started(&bare.pass(wait - 1)) && started(&bare.pass(1)), "after {wait} ms");
@@ -188,7 +193,13 @@ fn numbers_are_not_used_twice_when_everything_begins_again() {
     let mut bare = Bare::ready(&pod(json!({"containers": [c("a")]})));
     bare.tell(Event::Started { container: 0, attempt: 0 });
     bare.tell(Event::Exited { container: 0, attempt: 0, exit: exit(1, bare.now) });
-    bare.tell(Event::StartFailed { container: 0, attempt: 1, reason: "r".into(), message: "m".into() });
+    bare.tell(Event::StartFailed {
+        container: 0,
+        attempt: 1,
+        reason: "r".into(),
+        message: "m".into(),
+        cause: None,
+    });
     let before = bare.obs().containers[0].restarts;
     bare.tell(Event::SandboxLost);
     assert_eq!((bare.obs().containers[0].attempt, bare.obs().containers[0].restarts), (2, before + 1));

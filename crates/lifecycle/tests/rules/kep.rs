@@ -196,10 +196,9 @@ fn what_does_not_fit_is_refused() {
         assert!(found.contains(&(code, path.to_owned())), "{found:?}");
         assert!(findings.iter().all(|f| f.severity == Severity::Warning || f.hint.is_some()));
     }
-    for (value, hint) in [
-        ("sidecar", "write `type: Sidecar`"),
-        ("helper", "the values are `Standard` and `Sidecar`"),
-    ] {
+    for (value, hint) in
+        [("sidecar", "write `type: Sidecar`"), ("helper", "the values are `Standard` and `Sidecar`")]
+    {
         let input = pod(json!({"containers": [app(), {"name": "s", "lifecycle": {"type": value}}]}));
         assert_eq!(refused(&input)[0].hint.as_deref(), Some(hint), "{value}");
     }

@@ -61,7 +61,8 @@ impl Driver {
         flags.extend(["--status".to_owned(), dir.join("status.json").display().to_string()]);
         let Agent::KilledNode { seed } = bench.agent else {
             let mut command = Command::new(&bench.binary);
-            command.arg("run").arg("--state-dir").arg(bench.work.join("state"));
+            // The cases say what the kubelet does, which never gives up.
+            command.arg("run").arg("--keep-trying").arg("--state-dir").arg(bench.work.join("state"));
             command.arg("--events").arg(dir.join("events.jsonl")).args(flags).arg(&manifest);
             command.stdin(Stdio::null()).stdout(clone(&out)).stderr(out).process_group(0);
             return command.spawn().map(Driver::Foreground).map_err(|e| format!("start the case: {e}"));

@@ -1,18 +1,21 @@
 //! A directory of manifests.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::json;
 
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 4] = [
+pub(crate) const ALL: [(&str, Test); 5] = [
     ("files_come_change_and_go", files),
     ("a_name_is_used_once_and_a_file_may_be_renamed", renamed),
     ("links_come_and_their_targets_change", links),
     ("another_directory_in_its_place_is_noticed", place),
+    ("what_another_user_puts_there_is_not_run", strangers),
 ];
 
 /// A pod that says something.
@@ -30,7 +33,8 @@ fn says(node: &Daemon<'_>, pod: &str, words: &str) {
 
 fn links(bench: &Bench, name: &str) {
     let base = bench.work.join(format!("{name}-files"));
-    let (dir, there) = (base.join("manifests"), base.join("there"));
+    // Links lead to files inside of the directory only.
+    let (dir, there) = (base.join("manifests"), base.join("manifests/.there"));
     for dir in [&dir, &there] {
         fs::create_dir_all(dir).expect("a directory");
     }
@@ -40,7 +44,7 @@ fn links(bench: &Bench, name: &str) {
     fs::write(there.join("soft"), saying(bench, "soft", "soft one")).expect("write");
     fs::hard_link(there.join("hard"), dir.join("hard.yaml")).expect("a link");
     says(&node, "hard", "hard one");
-    symlink(there.join("soft"), dir.join("soft.yaml")).expect("a link");
+    symlink(".there/soft", dir.join("soft.yaml")).expect("a link");
     says(&node, "soft", "soft one");
     // The target is written, and replaced.
     fs::write(there.join("soft"), saying(bench, "soft", "soft two")).expect("write");
@@ -61,15 +65,57 @@ fn links(bench: &Bench, name: &str) {
         says(&node, "map", &format!("map {version}"));
     }
     // What cannot be read is reported once, and its pods keep running.
-    symlink("/dev/zero", dir.join("zero.yaml")).expect("a link");
+    symlink("/etc/passwd", dir.join("passwd.yaml")).expect("a link");
     fs::remove_file(there.join("soft")).expect("remove");
     node.until("both are reported", |node| {
-        node.said().contains("zero.yaml is a device") && node.said().contains("soft.yaml is a link to")
+        node.said().contains("which is outside of the directory")
+            && node.said().contains("soft.yaml is a link to")
     });
+    assert!(!node.said().contains("root:x:0"), "no line of another file is shown: {}", node.said());
     fs::write(dir.join("last.yaml"), saying(bench, "last", "last")).expect("write");
     says(&node, "last", "last");
     node.ready("soft");
-    assert_eq!(node.said().matches("zero.yaml is a device").count(), 1, "{}", node.said());
+    assert_eq!(node.said().matches("which is outside of the directory").count(), 1, "{}", node.said());
+    node.leaves_nothing();
+}
+
+/// Whoever can write to the directory, to a file in it or to a directory above it could run what they like, as root.
+fn strangers(bench: &Bench, name: &str) {
+    let base = bench.work.join(format!("{name}-files"));
+    let (way, dir) = (base.join("way"), base.join("way/manifests"));
+    fs::create_dir_all(&dir).expect("a directory");
+    let (owner, mode) = (
+        |path: &Path, user| chown(path, Some(user), None).expect("chown"),
+        |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("chmod"),
+    );
+    let manifests = dir.display().to_string();
+    for (place, fix) in
+        [(&way, "chown root"), (&dir, "chown root"), (&way, "chmod go-w"), (&dir, "chmod go-w")]
+    {
+        match fix {
+            "chown root" => owner(place, 1234),
+            _ => mode(place, 0o777),
+        }
+        let mut node = Command::new("timeout");
+        node.arg("60").arg(&bench.binary).args(["node", "--manifests", &manifests, "--state-dir"]);
+        let refused = node.arg(base.join("state")).output().expect("outrigger runs");
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("{fix} {}", place.display())), "{said}");
+        owner(place, 0);
+        mode(place, 0o755);
+    }
+    let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
+    fs::write(dir.join(".theirs"), saying(bench, "theirs", "theirs")).expect("write");
+    owner(&dir.join(".theirs"), 1234);
+    fs::rename(dir.join(".theirs"), dir.join("theirs.yaml")).expect("rename");
+    node.until("it is refused", |node| node.said().contains("theirs.yaml belongs to user 1234"));
+    fs::write(dir.join("ours.yaml"), saying(bench, "ours", "ours")).expect("write");
+    says(&node, "ours", "ours");
+    assert!(node.pod("theirs").is_none(), "{}", node.said());
+    // Once the fix is made it is run.
+    owner(&dir.join("theirs.yaml"), 0);
+    says(&node, "theirs", "theirs");
     node.leaves_nothing();
 }
 

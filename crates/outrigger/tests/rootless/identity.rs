@@ -126,10 +126,9 @@ fn files_of_images_all_become_root_s(bench: &Bench, name: &str) {
 fn an_id_past_the_range_is_refused(bench: &Bench, name: &str) {
     let spec = json!({"securityContext": {"runAsUser": 70_000}});
     let mut run = Run::start(bench, name, &scripted(bench, "id", json!({}), spec), &[]);
-    run.wait_for("the refusal", |run| run.said().contains("user 70000 does not exist here"));
+    assert_eq!(run.end(), 2, "{}", run.account());
+    assert!(run.said().contains("runAsUser 70000 does not exist here"), "{}", run.said());
     assert!(run.said().contains("/etc/subuid"), "{}", run.said());
-    run.signal(rustix::process::Signal::TERM);
-    run.end();
 }
 
 fn one_id_is_root_and_all_else_is_said(bench: &Bench, name: &str) {
@@ -157,10 +156,9 @@ fn one_id_is_root_and_all_else_is_said(bench: &Bench, name: &str) {
 
     let spec = json!({"securityContext": {"runAsUser": 1000}});
     let mut run = Run::start(bench, &format!("{name}-other"), &scripted(bench, "id", json!({}), spec), &[]);
-    run.wait_for("the refusal", |run| run.said().contains("user 1000 does not exist here"));
-    assert!(run.said().contains("`outrigger doctor` says how to get ranges"), "{}", run.said());
-    run.signal(rustix::process::Signal::TERM);
-    run.end();
+    assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
+    assert!(run.said().contains("runAsUser 1000 does not exist here"), "{}", run.said());
+    assert!(run.said().contains("because /etc/subuid has no ids for user seated"), "{}", run.said());
 }
 
 fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
@@ -173,6 +171,12 @@ fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
         &["--quiet"],
     );
     assert_eq!(quiet.said(), "", "asked to be quiet");
+    // There are ranges; it is the program that is missing.
+    let spec = json!({"securityContext": {"runAsUser": 1000}});
+    let mut other = Run::start(bench, &format!("{name}-other"), &scripted(bench, "id", json!({}), spec), &[]);
+    assert_eq!(other.end(), 2, "{}", other.account());
+    assert!(other.said().contains("because newuidmap and newgidmap are missing"), "{}", other.said());
+    assert!(!other.said().contains("/etc/subuid"), "{}", other.said());
 }
 
 fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {

@@ -21,6 +21,8 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("exec_joins_what_is_not_the_machine_s", exec_joins_what_is_not_the_machine_s),
     ("volumes_of_every_kind", volumes_of_every_kind),
     ("the_machine_s_own_root_is_a_root_too", the_machine_s_own_root_is_a_root_too),
+    ("a_root_of_another_user_needs_no_mount_points", a_root_of_another_user_needs_no_mount_points),
+    ("a_read_only_root_and_shared_processes", a_read_only_root_and_shared_processes),
 ];
 
 fn home() -> std::path::PathBuf {
@@ -55,6 +57,37 @@ fn state_and_sockets_are_where_xdg_says(bench: &Bench, name: &str) {
     let pid = rustix::process::Pid::from_raw(run.id() as i32).expect("a pid");
     rustix::process::kill_process(pid, Signal::TERM).expect("send a signal");
     assert_eq!(run.wait().expect("an end").code(), Some(143));
+}
+
+/// A directory of root's, in which an ordinary user can create nothing: it has neither etc/hosts nor /proc.
+fn a_root_of_another_user_needs_no_mount_points(bench: &Bench, name: &str) {
+    let theirs = home().parent().expect("a directory").join("theirs");
+    let script = "cat /etc/hosts; cat /etc/name; echo mine > /etc/new && cat /etc/new; echo x > /data/deep/f; \
+                  test -d /proc/self && test -c /dev/null && pwd";
+    let container = json!({"image": format!("rootfs:{}", theirs.display()), "command": ["/bin/sh", "-c", script],
+        "workingDir": "/srv/work", "volumeMounts": [{"name": "data", "mountPath": "/data/deep"}]});
+    let spec = json!({"volumes": [{"name": "data", "emptyDir": {}}]});
+    let run = succeeds(bench, name, &scripted(bench, "", container, spec), &[]);
+    for line in ["localhost", "main | theirs", "main | mine", "main | /srv/work"] {
+        assert!(run.output().contains(line), "{line}: {}", run.account());
+    }
+    assert!(!theirs.join("etc/hosts").exists() && !theirs.join("proc").exists(), "it is as it was");
+}
+
+/// As Vault's agent is run.
+fn a_read_only_root_and_shared_processes(bench: &Bench, name: &str) {
+    let container = json!({"securityContext": {"readOnlyRootFilesystem": true}});
+    let spec = json!({"shareProcessNamespace": true});
+    let script = "if touch /made 2>/dev/null; then exit 9; fi; echo read-only";
+    let run = succeeds(bench, name, &scripted(bench, script, container.clone(), spec.clone()), &[]);
+    assert!(run.output().contains("read-only"), "{}", run.account());
+    // Where the root is made of several mounts.
+    let mut host = container;
+    host["image"] = json!("rootfs:/");
+    let name = format!("{name}-host");
+    let script = "if touch /made /usr/made 2>/dev/null; then exit 9; fi; echo read-only";
+    let run = succeeds(bench, &name, &scripted(bench, script, host, spec), &[]);
+    assert!(run.output().contains("read-only"), "{}", run.account());
 }
 
 fn other_commands_find_the_run(bench: &Bench, name: &str) {

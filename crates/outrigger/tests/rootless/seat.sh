@@ -17,7 +17,12 @@ shift
 cp -a /etc "$SEAT_DIR/etc"
 chmod 755 "$SEAT_DIR" "$SEAT_DIR/etc"
 mkdir -m 700 "$SEAT_DIR/home" "$SEAT_DIR/run"
-mkdir -m 777 "$SEAT_DIR/tmp"
+mkdir -m 1777 "$SEAT_DIR/tmp"
+# A root file system of root's, without mount points.
+mkdir -p "$SEAT_DIR/theirs/bin" "$SEAT_DIR/theirs/etc"
+cp /bin/busybox "$SEAT_DIR/theirs/bin/sh"
+echo theirs >"$SEAT_DIR/theirs/etc/name"
+chmod -R go+rX "$SEAT_DIR/theirs"
 chown "$SEAT_UID:$SEAT_UID" "$SEAT_DIR/home" "$SEAT_DIR/run"
 echo "seated:x:$SEAT_UID:$SEAT_UID::$SEAT_DIR/home:/bin/sh" >>"$SEAT_DIR/etc/passwd"
 : >"$SEAT_DIR/etc/subuid"

@@ -6,13 +6,15 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::sys::errno_text;
-use crate::RuntimeError;
+use crate::{RuntimeError, UserFault};
 
 /// Which [`RuntimeError`] a fault becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
     /// The request is invalid.
     Config,
+    /// The container may not run as its user.
+    User(UserFault),
     /// Creating the container failed.
     Create,
     /// The program could not be exec'd.
@@ -46,6 +48,10 @@ impl Fault {
         Fault::new(FaultKind::Config, text.into())
     }
 
+    pub(crate) fn user(cause: UserFault, text: impl Into<String>) -> Self {
+        Fault::new(FaultKind::User(cause), text.into())
+    }
+
     pub(crate) fn create(text: impl Into<String>) -> Self {
         Fault::new(FaultKind::Create, text.into())
     }
@@ -63,6 +69,7 @@ impl From<Fault> for RuntimeError {
     fn from(fault: Fault) -> Self {
         match fault.kind {
             FaultKind::Config => RuntimeError::Config(fault.text),
+            FaultKind::User(cause) => RuntimeError::User { cause, detail: fault.text },
             FaultKind::Create => RuntimeError::Create(fault.text),
             FaultKind::Start => RuntimeError::Start(fault.text),
             FaultKind::Other => RuntimeError::Other(fault.text),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use outrigger_runtime::{AppArmor, ContainerSpec, RuntimeError, Seccomp, SelinuxLabel};
+use outrigger_runtime::{AppArmor, ContainerSpec, RuntimeError, Seccomp, SelinuxLabel, UserFault};
 
 use crate::support::Pod;
 
@@ -85,7 +85,8 @@ async fn run_as_non_root_is_refused_in_the_kubelet_s_words() {
         spec.identity.run_as_user = run_as;
         spec.identity.run_as_non_root = true;
         let error = pod.start(spec).await.unwrap_err();
-        assert!(matches!(&error, RuntimeError::Config(text) if text.contains(words)), "{error:?}");
+        let is_refused = matches!(&error, RuntimeError::User { cause: UserFault::RootForbidden, detail } if detail.contains(words));
+        assert!(is_refused, "{error:?}");
         assert_eq!(error.reason(), "CreateContainerConfigError");
     }
     pod.finish().await;

@@ -200,7 +200,7 @@ async fn an_image_cannot_ask_for_the_host_s_users() {
                 Err(error) => error,
                 Ok(id) => panic!("{wanted:?} {user}: {id:?} runs"),
             };
-            assert!(matches!(error, RuntimeError::Config(_)), "{user}: {error:?}");
+            assert!(matches!(error, RuntimeError::User { .. }), "{user}: {error:?}");
             let error = error.to_string();
             for part in [&*format!("image large:1 runs as {why},"), "hostUsers: true", "--userns host"] {
                 assert!(error.contains(part), "{user}: {error}");

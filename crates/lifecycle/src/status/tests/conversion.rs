@@ -175,7 +175,8 @@ fn refused_starts_show_the_runtimes_word() {
     let mut obs = observed(&plan);
     obs.mark(&plan, &crate::Action::Start { container: 0, attempt: 0 }, T0);
     let reason: Arc<str> = "CreateContainerConfigError".into();
-    let failed = Event::StartFailed { container: 0, attempt: 0, reason, message: "runs as root".into() };
+    let failed =
+        Event::StartFailed { container: 0, attempt: 0, reason, message: "runs as root".into(), cause: None };
     obs.apply(&plan, &failed, T0);
     let status = crate::pod_status(&plan, &obs, &[], &facts(&plan), None);
     assert_eq!(line(&status, "a"), "waiting CreateContainerConfigError rc=0");

@@ -1,6 +1,7 @@
 //! One table per subject: a spec, and exactly the findings about it.
 
 mod containers;
+mod levels;
 mod plans;
 mod pods;
 mod section8;

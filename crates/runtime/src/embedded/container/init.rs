@@ -138,13 +138,13 @@ impl Init<'_> {
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", slave).creating(|| "cannot separate the mounts from the host's")?;
         let ids = userns.map(|namespace| rootfs::Ids { namespace, first: self.host_id(0) });
-        let rootfs = rootfs::make_rootfs(
-            &config.dir,
-            &config.layer_dir(),
-            &spec.image.layers,
-            ids.as_ref(),
-            |text| self.warn(text),
-        )?;
+        let mut targets: Vec<(&Path, bool)> =
+            spec.mounts.iter().zip(&volumes).map(|(mount, v)| (mount.target.as_path(), v.is_dir)).collect();
+        targets.push((Path::new(&self.profile.cwd), true));
+        let layers = rootfs::with_mount_points(&spec.image.layers, &config.layer_dir(), &targets)?;
+        let rootfs = rootfs::make_rootfs(&config.dir, &config.layer_dir(), &layers, ids.as_ref(), |text| {
+            self.warn(text)
+        })?;
         let shm = clone_mount(&config.sandbox.shm, false).creating(|| "cannot share /dev/shm")?;
         let proc = config.sandbox.proc.as_ref().map(|path| clone_mount(path, false));
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
@@ -185,7 +185,10 @@ impl Init<'_> {
             let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
             sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
             if rootless::standing().is_rootless() {
-                pieces::make_read_only(&root).creating(|| "cannot make the root read-only")?;
+                // The pod's own /proc does not show this process if its pid namespace is shared.
+                host.mountinfo()
+                    .and_then(|mounts| pieces::make_read_only(&root, &mounts))
+                    .creating(|| "cannot make the root read-only")?;
             }
         }
         host.check(&Built {

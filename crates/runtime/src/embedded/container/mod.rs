@@ -6,6 +6,7 @@ pub(crate) mod caps;
 mod copy;
 pub(crate) mod dev;
 pub(crate) mod init;
+mod mount_points;
 pub(crate) mod mounts;
 mod pieces;
 pub(crate) mod process;

@@ -107,15 +107,14 @@ impl Pieces<'_> {
 }
 
 /// Makes the pieces read-only; they are mounts besides that of the root. The caller's root is the
-/// container's.
-pub(super) fn make_read_only(root: &Root) -> io::Result<()> {
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    for line in text.lines() {
+/// container's. `mounts` is the kernel's list of them.
+pub(super) fn make_read_only(root: &Root, mounts: &str) -> io::Result<()> {
+    for line in mounts.lines() {
         let Some((mounted, kind)) = line.split_once(" - ") else { continue };
         if kind.starts_with(&format!("overlay {PIECE} "))
             && let Some(point) = mounted.split(' ').nth(4)
         {
-            let piece = root.find(&relative(&mounts::unescape(point)))?;
+            let piece = root.find(&relative(&crate::mounts::unescape(point)))?;
             let read_only = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
             mount_setattr(piece.as_fd(), false, read_only)?;
         }

@@ -14,8 +14,8 @@ use rustix::mount::{
 };
 
 use super::copy::copy_layers;
-use super::pieces;
 use super::root::clone_mount;
+use super::{mount_points, pieces};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::sys::errno_text;
 use crate::embedded::userns::{IDS, NOBODY, map_ids};
@@ -44,6 +44,28 @@ pub(crate) fn make_rootfs(
         map_ids(root.as_fd(), ids.namespace, false).creating(what)?;
     }
     Ok(root)
+}
+
+/// The layers of an image, and one of our own above them with the mount points that are missing in directories of other
+/// users: without root nothing can be created there. `targets` are paths in the container, and whether each is a directory.
+pub(super) fn with_mount_points(
+    layers: &[PathBuf],
+    own: &Path,
+    targets: &[(&Path, bool)],
+) -> Result<Vec<PathBuf>, Fault> {
+    let mut all = layers.to_vec();
+    if let ([layer], true) = (layers, rootless::standing().is_rootless())
+        && layer.is_dir()
+        && !pieces::are_needed(layer)
+    {
+        make_private(own)?;
+        let points = own.join("points");
+        let what = || format!("cannot make the mount points that {} does not have", layer.display());
+        if mount_points::make(layer, &points, targets).creating(what)? {
+            all.push(points);
+        }
+    }
+    Ok(all)
 }
 
 /// The ids of a pod with a user namespace.

@@ -7,7 +7,7 @@ use super::root::Root;
 use crate::embedded::fault::Fault;
 use crate::embedded::rootless::{self, Standing};
 use crate::embedded::userns::IDS;
-use crate::{ContainerSpec, Identity};
+use crate::{ContainerSpec, Identity, UserFault};
 
 /// The largest id of a user or group, as in Kubernetes and runc.
 const ID_MAX: u32 = i32::MAX as u32;
@@ -65,17 +65,8 @@ fn check_mapped(user: &User, standing: &Standing) -> Result<(), Fault> {
     for (kind, id) in ids {
         let map = if kind == "user" { standing.uids() } else { standing.gids() };
         if !map.contains(id) {
-            return Err(Fault::config(match standing.has_one_id() {
-                true => format!(
-                    "{kind} {id} does not exist here: without root and without ranges in /etc/subuid and /etc/subgid \
-                     containers run as user 0 and group 0 only; `outrigger doctor` says how to get ranges"
-                ),
-                false => format!(
-                    "{kind} {id} does not exist here: without root there are {} ids, from 0 up; have root add more to \
-                     /etc/subuid and /etc/subgid",
-                    map.count()
-                ),
-            }));
+            let why = rootless::why_not_mapped(standing, map);
+            return Err(Fault::user(UserFault::NoSuchId, format!("{kind} {id} does not exist here: {why}")));
         }
     }
     Ok(())
@@ -97,28 +88,39 @@ pub(super) fn check_in_namespace(user: &User, spec: &ContainerSpec) -> Result<()
         "user" => (format!("image {}", spec.image.reference), "set runAsUser to a lower id, "),
         _ => (format!("image {}", spec.image.reference), "set runAsUser and runAsGroup to lower ids, "),
     };
-    Err(Fault::config(format!(
-        "{whose} runs as {kind} {id}, and the pod's user namespace has the ids below {IDS}; {field}set hostUsers: true, \
+    Err(Fault::user(
+        UserFault::NoSuchId,
+        format!(
+            "{whose} runs as {kind} {id}, and the pod's user namespace has the ids below {IDS}; {field}set hostUsers: true, \
          or use --userns host to run it with the users of this machine"
-    )))
+        ),
+    ))
 }
 
 fn refuse_root(identity: &Identity, image_user: &str, pod: &str, container: &str) -> Result<(), Fault> {
     let whom = format!("(pod: \"{pod}\", container: {container})");
     match identity.run_as_user {
-        Some(0) => Err(Fault::config(format!("container's runAsUser breaks non-root policy {whom}"))),
+        Some(0) => Err(Fault::user(
+            UserFault::RootForbidden,
+            format!("container's runAsUser breaks non-root policy {whom}"),
+        )),
         Some(_) => Ok(()),
         None => match image_user.parse::<u32>() {
-            Ok(0) => {
-                Err(Fault::config(format!("container has runAsNonRoot and image will run as root {whom}")))
-            }
+            Ok(0) => Err(Fault::user(
+                UserFault::RootForbidden,
+                format!("container has runAsNonRoot and image will run as root {whom}"),
+            )),
             Ok(_) => Ok(()),
-            Err(_) if image_user.is_empty() => {
-                Err(Fault::config(format!("container has runAsNonRoot and image will run as root {whom}")))
-            }
-            Err(_) => Err(Fault::config(format!(
-                "container has runAsNonRoot and image has non-numeric user ({image_user}), cannot verify user is non-root {whom}"
-            ))),
+            Err(_) if image_user.is_empty() => Err(Fault::user(
+                UserFault::RootForbidden,
+                format!("container has runAsNonRoot and image will run as root {whom}"),
+            )),
+            Err(_) => Err(Fault::user(
+                UserFault::RootForbidden,
+                format!(
+                    "container has runAsNonRoot and image has non-numeric user ({image_user}), cannot verify user is non-root {whom}"
+                ),
+            )),
         },
     }
 }

@@ -414,13 +414,18 @@ impl Host {
         }
     }
 
-    fn entries(&self) -> io::Result<Vec<Entry>> {
+    /// The kernel's list of the mounts of this process.
+    pub(in super::super) fn mountinfo(&self) -> io::Result<String> {
         let list =
             rustix::fs::openat(&self.process, "mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let mut text = Vec::with_capacity(16 * 1024);
         std::fs::File::from(list).read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn entries(&self) -> io::Result<Vec<Entry>> {
         let unknown = |line: &str| io::Error::other(format!("the kernel lists a mount as {line:?}"));
-        String::from_utf8_lossy(&text).lines().map(|line| parse(line).ok_or_else(|| unknown(line))).collect()
+        self.mountinfo()?.lines().map(|line| parse(line).ok_or_else(|| unknown(line))).collect()
     }
 }
 
