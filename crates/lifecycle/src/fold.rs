@@ -18,6 +18,7 @@ use crate::time::Time;
 impl Observation {
     /// Applies an event. Events of another instance than the current one, and repeated ones, change nothing.
     pub fn apply(&mut self, plan: &Plan, event: &Event, now: Time) {
+        self.latch_gates(plan);
         match event {
             Event::SandboxReady => self.sandbox_ready(),
             Event::SandboxFailed { message, .. } => self.sandbox_failed(message, now),
@@ -187,6 +188,18 @@ impl Observation {
         c.was_ready |= c.was_started && rules::is_ready(p, c);
     }
 
+    /// Records, before an event may close them again, which containers have open gates.
+    fn latch_gates(&mut self, plan: &Plan) {
+        for (i, p) in plan.containers.iter().enumerate() {
+            let c = &self.containers[i];
+            if c.state != State::Waiting || c.was_run || c.gates_were_open {
+                continue;
+            }
+            let mut gates = p.gates.iter().filter(|g| rules::opens_once(g));
+            self.containers[i].gates_were_open = gates.all(|g| rules::gate_open(plan, self, i, g));
+        }
+    }
+
     fn sandbox_ready(&mut self) {
         if self.sandbox.state != SandboxState::Lost {
             self.sandbox.state = SandboxState::Ready;
@@ -325,7 +338,11 @@ impl Observation {
                 self.rerun = None;
             }
         }
-        let limit = self.stop.map_or(deadline, |s| s.deadline);
+        self.shorten_kills(self.stop.map_or(deadline, |s| s.deadline));
+    }
+
+    /// Containers that are already being stopped have no more time than the others.
+    fn shorten_kills(&mut self, limit: Time) {
         for kill in self.containers.iter_mut().filter_map(|c| c.kill.as_mut()) {
             kill.deadline = kill.deadline.min(limit);
         }
@@ -344,6 +361,7 @@ impl Observation {
         };
         self.restart_requested = false;
         self.rerun = Some(Rerun { cause, since: now, deadline, not_before });
+        self.shorten_kills(deadline);
     }
 
     /// Everything starts over from the first init container (R2.42, R2.53).
@@ -378,6 +396,7 @@ impl Observation {
             c.state = State::Waiting;
             (c.was_run, c.was_launched, c.was_started, c.was_ready, c.was_completed) =
                 (false, false, false, false, false);
+            c.gates_were_open = false;
             c.backoff = Default::default();
             c.start_failure = None;
             c.forget_instance();

@@ -86,6 +86,10 @@ pub struct Container {
     /// It was started at least once since the pod (re)started: its gates no longer hold it, except those that
     /// apply to every start.
     pub was_run: bool,
+    /// Before its first start, all gates that wait for a state of another container were open at the same
+    /// time. They no longer hold it: it may only be late because of its image.
+    #[serde(default)]
+    pub gates_were_open: bool,
     /// Its first start was attempted, postStart included.
     pub was_launched: bool,
     /// Some instance was started in the sense of [`crate::Need::Started`].
@@ -528,6 +532,7 @@ impl Container {
             image_failures: 0,
             image_changed: false,
             was_run: false,
+            gates_were_open: false,
             was_launched: false,
             was_started: false,
             was_ready: false,

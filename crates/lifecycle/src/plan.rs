@@ -276,6 +276,9 @@ pub struct ContainerPlan {
     pub restart: Restart,
     /// Whether its exit code is part of the pod's result.
     pub counts: Counts,
+    /// Its restarts do not count towards the `backoffLimit` of its Job.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub job_ignores_restarts: bool,
     /// The pod is not complete while this one may still run.
     pub keeps_alive: bool,
     /// The pod ends when this container ends and will not be restarted.
@@ -309,6 +312,11 @@ pub struct ContainerPlan {
 }
 
 impl ContainerPlan {
+    /// Whether it is a sidecar whose exit does not affect the result of the pod.
+    pub fn is_helper(&self) -> bool {
+        self.role == Role::Sidecar && self.counts != Counts::Yes
+    }
+
     /// The plan of one probe.
     pub fn probe(&self, kind: ProbeKind) -> Option<&ProbePlan> {
         self.probes[kind as usize].as_ref()

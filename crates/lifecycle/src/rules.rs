@@ -132,10 +132,11 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
         // `Observation::recover`).
         Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
-        // A container that has succeeded and will not be restarted does not block others (LP-28, D10).
+        // A container that will not be restarted does not block others if it has succeeded (LP-28, D10) or
+        // was ready: had their images, or what else they wait for, come sooner, they would be running.
         Need::Ready => {
             is_ready(p, c)
-                || final_exit(p, c).is_some_and(|e| !e.failed())
+                || final_exit(p, c).is_some_and(|e| !e.failed() || c.was_ready)
                 || ((c.was_ready || c.was_completed) && others_passed(plan, obs, index, gate))
         }
         // A container whose image cannot be pulled does not block others (R1.7), but only when its own turn
@@ -163,15 +164,22 @@ fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     })
 }
 
-/// Whether a closed gate can never open: the container it waits for has ended for good, without success.
+/// Whether a closed gate can never open: the container it waits for has ended for good, without success and
+/// without ever having been ready.
 pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }
 
+/// Whether a gate waits for a state of another container, and stays open for its own container once it was
+/// open together with the others.
+pub fn opens_once(gate: &Gate) -> bool {
+    !gate.every_start && gate.need != Need::Launched
+}
+
 /// Whether a gate applies to the next start of its container.
 pub fn gate_is_asked(gate: &Gate, c: &Container) -> bool {
-    gate.every_start || !c.was_run
+    gate.every_start || !(c.was_run || (c.gates_were_open && opens_once(gate)))
 }
 
 /// The first closed gate for a container's next start.

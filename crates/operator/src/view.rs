@@ -257,6 +257,7 @@ fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
     if !all().filter_map(barrier_of).any(|b| b.opens == Opens::Gates) {
         drop_priorities(&mut copy);
     }
+    keep_policies(&mut copy);
     let mut input = PodInput { pod: copy, lifecycle_types: Default::default() };
     let gates = FeatureGates::default();
     let findings = match plan(&input, &gates) {
@@ -269,6 +270,17 @@ fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
         c.env = None;
     }
     plan(&input, &gates).ok().map(|planned| (planned.plan, problem))
+}
+
+/// The kubelet restarts by the policies that are written in the pod. A marked sidecar without one of its own has the pod's, where
+/// the webhook could not give it another.
+fn keep_policies(pod: &mut Pod) {
+    let Some(spec) = pod.spec.as_mut().filter(|s| s.restart_policy.as_deref() == Some("Never")) else {
+        return;
+    };
+    for c in &mut spec.containers {
+        c.restart_policy.get_or_insert_with(|| "Never".to_owned());
+    }
 }
 
 fn drop_priorities(pod: &mut Pod) {

@@ -7,8 +7,9 @@
 use std::fmt;
 
 use outrigger_lifecycle::{
-    Action, Change, Decision, Dialect, Event, Gate, HookKind, KillReason, Need, Observation, Plan, ProbeKind,
-    ProbeOutcome, RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time, Wait,
+    Action, Change, Decision, Dialect, Event, Gate, HookKind, KillReason, Need, Observation, Plan,
+    PreStopWhen, ProbeKind, ProbeOutcome, RerunCause, RestartPolicy, Role, STOP_MIN_MS, StopCause, Time,
+    Wait,
 };
 
 use crate::simulator::Watch;
@@ -45,8 +46,7 @@ pub struct Checker<'p> {
     sandbox_ready: bool,
     since: Time,
     stop: Option<StopBook>,
-    /// End of its grace, and whether the sandbox was lost.
-    rerun: Option<(Time, bool)>,
+    rerun: Option<RerunBook>,
     over: bool,
     slack_ms: u64,
     /// The pod uses only Kubernetes' own order, which ends with the grace period.
@@ -61,6 +61,13 @@ pub struct Checker<'p> {
 struct StopBook {
     deadline: Time,
     grace_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct RerunBook {
+    deadline: Time,
+    grace_ms: u64,
+    sandbox_lost: bool,
 }
 
 /// The state of one container.
@@ -79,12 +86,17 @@ struct Book {
     ever_started: bool,
     ever_ready: bool,
     ever_completed: bool,
+    /// All its gates were open at some time before its first start.
+    gates_were_open: bool,
     exit: Option<ExitBook>,
     hook: HookBook,
     probes: [ProbeBook; 3],
     kill: Option<KillBook>,
     signalled: Option<Time>,
-    pre_stop_ran: bool,
+    /// The KEP's preStop hook before any main is stopped.
+    first_pre_stop: HookBook,
+    /// The preStop hook before its own signal.
+    pre_stop: HookBook,
     /// It finished permanently in a sandbox that is lost.
     of_lost_sandbox: bool,
 }
@@ -244,17 +256,42 @@ impl<'p> Checker<'p> {
     fn open(&self, i: usize, gate: Gate) -> bool {
         let Gate { on, need, every_start, .. } = gate;
         let b = &self.books[on];
-        let did_its_work = !every_start && self.gone_for_good(on).is_some_and(|e| !e.failed);
+        let gone = self.gone_for_good(on).filter(|_| !every_start);
+        let did_its_work = gone.is_some_and(|e| !e.failed);
+        let was_ready = gone.is_some() && b.ever_ready;
         match need {
             Need::Completed => b.ever_completed,
             Need::Started if every_start => self.started(on),
             Need::Started => b.ever_started || did_its_work,
-            Need::Ready => self.ready(on) || did_its_work || (!every_start && self.was_passed(i, gate)),
+            Need::Ready => {
+                let passed = || !every_start && self.was_passed(i, gate);
+                self.ready(on) || did_its_work || was_ready || passed()
+            }
             Need::Launched => {
                 // A container whose image cannot be pulled does not block others, but only once its own turn
                 // has come (R1.5, R1.7).
-                let turn = || self.plan.containers[on].gates.iter().all(|g| self.open(on, *g));
+                let passes = |g: &Gate| !self.asked(on, g) || self.open(on, *g);
+                let turn = || self.plan.containers[on].gates.iter().all(passes);
                 b.ever_tried || (b.no_image && turn())
+            }
+        }
+    }
+
+    /// Whether a gate holds the next start of its container. Before the first start that is so until all gates
+    /// that need a state of another container have been open at the same time: an image that comes late changes
+    /// nothing.
+    fn asked(&self, i: usize, gate: &Gate) -> bool {
+        let b = &self.books[i];
+        gate.every_start || !(b.ever_ran || (b.gates_were_open && gate.need != Need::Launched))
+    }
+
+    fn note_open_gates(&mut self) {
+        for i in 0..self.books.len() {
+            let b = &self.books[i];
+            let opens_once = |g: &&Gate| !g.every_start && g.need != Need::Launched;
+            let mut gates = self.plan.containers[i].gates.iter().filter(opens_once);
+            if !b.alive && !b.ever_ran && !b.gates_were_open && gates.all(|g| self.open(i, *g)) {
+                self.books[i].gates_were_open = true;
             }
         }
     }
@@ -281,11 +318,9 @@ impl<'p> Checker<'p> {
 
     /// Whether a container that has yet to start waits for one that will not come back.
     fn waits_in_vain(&self, i: usize, on: usize) -> bool {
-        let b = &self.books[i];
-        let closed = |g: &Gate| {
-            g.on == on && g.need != Need::Launched && (g.every_start || !b.ever_ran) && !self.open(i, *g)
-        };
-        !b.alive
+        let closed =
+            |g: &Gate| g.on == on && g.need != Need::Launched && self.asked(i, g) && !self.open(i, *g);
+        !self.books[i].alive
             && self.gone_for_good(i).is_none()
             && self.gone_for_good(on).is_some()
             && self.plan.containers[i].gates.iter().any(closed)
@@ -317,7 +352,7 @@ impl<'p> Checker<'p> {
         let spent = match (self.stop, self.rerun) {
             (Some(stop), _) => stop.deadline,
             // A container that was being stopped on its own has its own grace period.
-            (None, Some((deadline, _))) => kill.map_or(deadline, |k| k.deadline.min(deadline)),
+            (None, Some(rerun)) => kill.map_or(rerun.deadline, |k| k.deadline.min(rerun.deadline)),
             (None, None) => return false,
         };
         !self.native_only || now < spent
@@ -325,6 +360,59 @@ impl<'p> Checker<'p> {
 
     fn served(&self, i: usize) -> Option<usize> {
         self.before[i].iter().copied().find(|&b| self.books[b].alive)
+    }
+
+    /// A sidecar of the KEP whose preStop hook must end before another container is told to stop, whether the
+    /// pod stops or starts over.
+    fn owed_first_hook(&self, i: usize, now: Time) -> Option<usize> {
+        let (deadline, grace_ms) = match (self.stop, self.rerun) {
+            (Some(stop), _) => (stop.deadline, stop.grace_ms),
+            (None, Some(rerun)) => (rerun.deadline, rerun.grace_ms),
+            (None, None) => return None,
+        };
+        let runs_first = |i: usize| {
+            let p = &self.plan.containers[i];
+            p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn
+        };
+        let at_once = grace_ms == 0 || self.books[i].kill.is_some_and(|k| k.deadline <= k.since);
+        // The first stage gives up waiting when its part of the grace period is over.
+        if runs_first(i) || at_once || now >= deadline - self.plan.sidecar_grace_ms.min(grace_ms) {
+            return None;
+        }
+        (0..self.books.len()).find(|&s| {
+            let b = &self.books[s];
+            let owed = match (b.first_pre_stop, b.pre_stop) {
+                (HookBook::Runs, _) => true,
+                (HookBook::NotRun, HookBook::NotRun | HookBook::Runs) => self.served(s).is_some(),
+                _ => false,
+            };
+            runs_first(s) && b.running && b.signalled.is_none() && owed
+        })
+    }
+
+    fn check_pre_stop(&mut self, i: usize, hook: HookKind, now: Time) {
+        let b = &self.books[i];
+        let again = match hook {
+            HookKind::FirstPreStop => b.first_pre_stop != HookBook::NotRun || b.pre_stop != HookBook::NotRun,
+            _ => b.pre_stop != HookBook::NotRun || b.first_pre_stop == HookBook::Runs,
+        };
+        if again {
+            let name = self.name(i);
+            self.broken(2, now, format!("the {} hook of `{name}` runs once too often", hook.name()));
+        }
+    }
+
+    fn hook_ended(&mut self, i: usize, hook: HookKind, how: HookBook) {
+        let b = &mut self.books[i];
+        let book = match hook {
+            HookKind::PostStart => &mut b.hook,
+            HookKind::FirstPreStop => &mut b.first_pre_stop,
+            HookKind::PreStop => &mut b.pre_stop,
+        };
+        if *book == HookBook::Runs {
+            *book = how;
+            b.ever_tried |= hook == HookKind::PostStart;
+        }
     }
 
     // The engine's actions.
@@ -344,7 +432,7 @@ impl<'p> Checker<'p> {
             found.push((1, text("without a sandbox")));
         }
         for gate in &p.gates {
-            if (gate.every_start || !b.ever_ran) && !self.open(i, *gate) {
+            if self.asked(i, gate) && !self.open(i, *gate) {
                 let on = self.name(gate.on);
                 found.push((1, text(&format!("before `{on}` is {:?}", gate.need))));
             }
@@ -353,6 +441,9 @@ impl<'p> Checker<'p> {
             && !self.comes_back(i, exit)
         {
             found.push((6, text("although it ended for good")));
+        }
+        if self.rerun.is_some() {
+            found.push((4, text("while the pod stops to start over")));
         }
         if self.stop.is_some() {
             if p.role != Role::Sidecar {
@@ -374,8 +465,11 @@ impl<'p> Checker<'p> {
         if !b.alive || b.attempt != attempt {
             found.push((2, text(format!("as instance {attempt}, which is not there"))));
         }
-        let zero =
-            self.stop.is_some_and(|s| s.grace_ms == 0) || b.kill.is_some_and(|k| k.deadline <= k.since);
+        let no_grace = match (self.stop, self.rerun) {
+            (Some(stop), _) => stop.grace_ms == 0,
+            (None, rerun) => rerun.is_some_and(|r| r.grace_ms == 0),
+        };
+        let zero = no_grace || b.kill.is_some_and(|k| k.deadline <= k.since);
         let time_ms = self.plan.containers[i].stop_grace_ms.map_or(STOP_MIN_MS, |own| own.min(STOP_MIN_MS));
         match b.kill {
             None => found.push((2, text("for no reason".into()))),
@@ -394,6 +488,15 @@ impl<'p> Checker<'p> {
         {
             let first = self.name(first);
             found.push((2, text(format!("while `{first}`, which must go first, is alive"))));
+        }
+        if b.signalled.is_none()
+            && let Some(sidecar) = self.owed_first_hook(i, now)
+        {
+            let sidecar = self.name(sidecar);
+            found.push((
+                2,
+                text(format!("before the preStop hook of `{sidecar}`, which runs first, has ended")),
+            ));
         }
         for (invariant, text) in found {
             self.broken(invariant, now, text);
@@ -440,11 +543,12 @@ impl<'p> Checker<'p> {
                     ever_started: b.ever_started,
                     ever_ready: b.ever_ready,
                     ever_completed: b.ever_completed,
+                    gates_were_open: b.gates_were_open,
                     ..Book::default()
                 };
             }
             Action::Pull { container } => {
-                if self.stop.is_some() && self.served(container).is_none() {
+                if (self.stop.is_some() || self.rerun.is_some()) && self.served(container).is_none() {
                     let name = self.name(container);
                     self.broken(4, now, format!("an image is pulled for `{name}` while the pod stops"));
                 }
@@ -455,21 +559,21 @@ impl<'p> Checker<'p> {
                 self.broken(4, now, format!("{action:?} while the pod stops"));
             }
             Action::RunHook { container, hook, .. } => {
+                if hook != HookKind::PostStart {
+                    self.check_pre_stop(container, hook, now);
+                }
                 let b = &mut self.books[container];
                 match hook {
                     HookKind::PostStart => b.hook = HookBook::Runs,
-                    HookKind::PreStop => b.pre_stop_ran = true,
-                    HookKind::FirstPreStop => {}
+                    HookKind::PreStop => b.pre_stop = HookBook::Runs,
+                    HookKind::FirstPreStop => b.first_pre_stop = HookBook::Runs,
                 }
                 if !self.books[container].alive {
                     let name = self.name(container);
                     self.broken(5, now, format!("a hook of `{name}` runs although it does not"));
                 }
             }
-            Action::CancelHook { container, hook: HookKind::PostStart, .. } => {
-                let b = &mut self.books[container];
-                (b.hook, b.ever_tried) = (HookBook::Failed, true);
-            }
+            Action::CancelHook { container, hook, .. } => self.hook_ended(container, hook, HookBook::Failed),
             Action::Terminate { container, attempt, .. } => {
                 self.check_signal(container, attempt, false, now);
                 self.books[container].signalled.get_or_insert(now);
@@ -486,11 +590,12 @@ impl<'p> Checker<'p> {
                 self.stop_requested(grace_ms, now);
             }
             Action::BeginRerun { cause, deadline } => {
-                self.rerun = Some((deadline, cause == RerunCause::Sandbox));
+                let sandbox_lost = cause == RerunCause::Sandbox;
+                self.rerun = Some(RerunBook { deadline, grace_ms: deadline.since(now), sandbox_lost });
             }
             Action::Rerun => self.begin_again(now),
             Action::Finish => self.finish(now),
-            Action::CreateSandbox { .. } | Action::CancelHook { .. } | Action::Probe { .. } => {}
+            Action::CreateSandbox { .. } | Action::Probe { .. } => {}
         }
     }
 
@@ -540,7 +645,7 @@ impl<'p> Checker<'p> {
             let name = self.name(i);
             self.broken(5, now, format!("the pod begins again while `{name}` is alive"));
         }
-        let lost = self.rerun.is_some_and(|(_, lost)| lost);
+        let lost = self.rerun.is_some_and(|rerun| rerun.sandbox_lost);
         for i in 0..self.books.len() {
             let role = self.plan.containers[i].role;
             let is_kept = self.plan.containers[i].run_once && self.books[i].ever_completed;
@@ -580,6 +685,7 @@ impl<'p> Checker<'p> {
 
 impl Watch for Checker<'_> {
     fn event(&mut self, _: &Plan, _: &Observation, event: &Event, now: Time) {
+        self.note_open_gates();
         match *event {
             Event::SandboxReady => self.sandbox_ready = true,
             Event::SandboxLost => self.sandbox_ready = false,
@@ -607,7 +713,7 @@ impl Watch for Checker<'_> {
             Event::Exited { container, attempt, ref exit } => {
                 let b = &mut self.books[container];
                 if b.alive && b.attempt == attempt {
-                    let told = b.signalled.is_some() || b.pre_stop_ran;
+                    let told = b.signalled.is_some() || b.pre_stop != HookBook::NotRun;
                     let reason = b.kill.map(|k| k.reason);
                     let killed_for = reason.filter(|&r| r != KillReason::PodStop || told);
                     (b.alive, b.running, b.ever_ran, b.ever_tried) = (false, false, true, true);
@@ -645,16 +751,14 @@ impl Watch for Checker<'_> {
                 }
                 self.note_state(container);
             }
-            Event::HookEnded { container, attempt, hook: HookKind::PostStart, ref error } => {
-                let b = &mut self.books[container];
-                if b.attempt == attempt && b.hook == HookBook::Runs {
-                    b.hook = if error.is_none() { HookBook::Succeeded } else { HookBook::Failed };
-                    b.ever_tried = true;
+            Event::HookEnded { container, attempt, hook, ref error } => {
+                if self.books[container].attempt == attempt {
+                    let how = if error.is_none() { HookBook::Succeeded } else { HookBook::Failed };
+                    self.hook_ended(container, hook, how);
                 }
                 self.note_state(container);
             }
-            Event::HookEnded { .. }
-            | Event::SandboxFailed { .. }
+            Event::SandboxFailed { .. }
             | Event::ImageChanged { .. }
             | Event::RestartRequested { .. }
             | Event::VolumeMeasured { .. } => {}
@@ -704,8 +808,8 @@ impl Watch for Checker<'_> {
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {
         for i in 0..self.books.len() {
             // The result of a hook that ran while the agent was down is unknown; it is not run twice (G-45).
-            if self.books[i].hook == HookBook::Runs {
-                (self.books[i].hook, self.books[i].ever_tried) = (HookBook::Succeeded, true);
+            for hook in [HookKind::PostStart, HookKind::FirstPreStop, HookKind::PreStop] {
+                self.hook_ended(i, hook, HookBook::Succeeded);
             }
             self.note_state(i);
         }

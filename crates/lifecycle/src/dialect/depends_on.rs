@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Draft, nearest};
+use super::{Draft, kep, nearest};
 use crate::plan::{Counts, Dialect, Need, RestartPolicy, Role};
 use crate::source::{FieldPath, Finding, List};
 
@@ -234,6 +234,15 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     }
     for (&container, entry) in &graph.entries {
         if entry.sidecar {
+            if let Some(standard) = kep::standard(draft, container) {
+                let name = draft.plan.containers[container].name.clone();
+                let line = place_of(draft.annotation(ANNOTATION).unwrap_or_default(), &name);
+                let message = format!("`{name}` is a sidecar in {ANNOTATION} and `type: Standard` here");
+                let finding = Finding::error("kep-contradiction", standard, message)
+                    .related(line, format!("makes `{name}` a sidecar"))
+                    .hint("remove one of the two");
+                draft.findings.push(finding);
+            }
             draft.make_sidecar(container, Dialect::DependsOn, Counts::No);
         }
         for dependency in &entry.dependencies {

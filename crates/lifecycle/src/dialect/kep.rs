@@ -106,7 +106,13 @@ fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
     for name in names(draft) {
         match draft.plan.containers.iter().position(|c| c.name == name) {
             Some(index) if draft.plan.containers[index].place.list == List::Main => {
-                if !sidecars.contains(&index) {
+                if let Some(standard) = standard(draft, index) {
+                    let message = format!("`{name}` is a sidecar in {SIDECARS} and `type: Standard` here");
+                    let finding = Finding::error("kep-contradiction", standard, message)
+                        .related(path(), format!("names `{name}` as a sidecar"))
+                        .hint("remove one of the two");
+                    draft.findings.push(finding);
+                } else if !sidecars.contains(&index) {
                     sidecars.push(index);
                     own_policy(draft, index, name, path());
                 }
@@ -122,17 +128,18 @@ fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
     }
 }
 
+/// Where a container is marked as no sidecar, if it is.
+pub(super) fn standard(draft: &Draft<'_>, container: usize) -> Option<FieldPath> {
+    let place = draft.plan.containers[container].place;
+    let value = draft.input.lifecycle_types.get(&place).filter(|_| draft.features.sidecar_lifecycle_type)?;
+    (value == "Standard").then(|| place.path().field("lifecycle").field("type"))
+}
+
 /// The names in the annotation.
 fn names<'a>(draft: &Draft<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
     let names = draft.annotation(SIDECARS).unwrap_or_default().split(',').map(str::trim);
     // A pod has no more containers than that: the rest cannot be names of others.
     names.filter(|name| !name.is_empty()).take(CONTAINERS_MAX)
-}
-
-/// The sidecars that the annotation names.
-pub(super) fn named_containers(draft: &Draft<'_>) -> Vec<usize> {
-    let is_sidecar = |i: &usize| draft.plan.containers[*i].dialect == Some(Dialect::Kep);
-    names(draft).filter_map(|name| draft.plan.find(name)).filter(is_sidecar).collect()
 }
 
 /// Sidecars start together and stop last; mains wait for all of them.

@@ -138,6 +138,7 @@ impl<'a> Draft<'a> {
             self.findings.push(finding);
             return Err(self.findings);
         }
+        terminator::restart_crashed(&mut self);
         if !self.plan.containers.iter().any(|c| c.keeps_alive) {
             self.findings.push(
                 Finding::error(

@@ -2,9 +2,10 @@
 //! author.
 
 use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest};
-use crate::plan::{BackoffPlan, Counts, Dialect, Need, PreStopWhen, Role};
+use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
 
+const SIDECAR_RESTARTS: &str = "outrigger.dev/sidecar-restarts";
 const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
 const PRE_STOP: &str = "outrigger.dev/pre-stop";
 const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
@@ -24,8 +25,9 @@ const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 const WOKEN: [&str; 2] = ["outrigger.dev/barrier-opened", "outrigger.dev/result-written"];
 
 /// All of Outrigger's annotations.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
     depends_on::ANNOTATION,
+    SIDECAR_RESTARTS,
     SIDECAR_PHASE,
     PRE_STOP,
     SIDECAR_GRACE,
@@ -54,6 +56,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             _ => bad(draft, SIDECAR_PHASE, value, "`Count` or `Ignore`"),
         }
     }
+    sidecar_restarts(draft);
     if let Some(value) = draft.annotation(PRE_STOP) {
         match value {
             "own-turn" => {
@@ -121,8 +124,33 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         match value {
             "start" => fence(draft, false),
             "restart" => fence(draft, true),
-            _ => bad(draft, FENCE, value, "`start` or `restart`"),
+            _ => return bad(draft, FENCE, value, "`start` or `restart`"),
         }
+        let has_effect = |c: &ContainerPlan| c.gates.iter().any(|g| g.every_start);
+        if !draft.plan.containers.iter().any(has_effect) {
+            let message = format!("{FENCE} has no effect: no container of this pod waits for a sidecar");
+            let hint = format!(
+                "launch priorities have no fence; write it for single containers: {}: \"app: proxy ready fence\"",
+                depends_on::ANNOTATION
+            );
+            draft.findings.push(Finding::warning("fence", FieldPath::annotation(FENCE), message).hint(hint));
+        }
+    }
+}
+
+/// Whether a Job counts the restarts of sidecars as failures. Kubernetes does, so those of native sidecars
+/// count; the documents of the other dialects promise that a sidecar does not decide about its Job.
+fn sidecar_restarts(draft: &mut Draft<'_>) {
+    let value = draft.annotation(SIDECAR_RESTARTS);
+    for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
+        c.job_ignores_restarts = match value {
+            Some("Ignore") => true,
+            Some("Count") => false,
+            _ => c.dialect != Some(Dialect::Native),
+        };
+    }
+    if let Some(value) = value.filter(|value| !["Count", "Ignore"].contains(value)) {
+        bad(draft, SIDECAR_RESTARTS, value, "`Count` or `Ignore`");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::num::IntErrorKind;
 
-use super::{Draft, kep};
+use super::Draft;
 use crate::plan::{Dialect, Gate, Need, Plan};
 use crate::source::{ContainerRef, FieldPath, Finding, Severity};
 
@@ -43,12 +43,11 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     draft.uses(Dialect::Priority);
     let levels: Vec<(usize, i64)> = mains.iter().copied().zip(priorities).collect();
     add_levels(&mut draft.plan, &levels);
-    // In a cluster they become native sidecars: priorities order the other containers, and these among each other.
+    // The KEP's sidecars start before all mains: priorities order the mains, and the sidecars among each other.
     let is_sidecar: Vec<bool> =
         draft.plan.containers.iter().map(|c| c.dialect == Some(Dialect::Kep)).collect();
-    for named in kep::named_containers(draft) {
-        let gates = &mut draft.plan.containers[named].gates;
-        gates.retain(|gate| gate.dialect != Some(Dialect::Priority) || is_sidecar[gate.on]);
+    for (c, _) in draft.plan.containers.iter_mut().zip(&is_sidecar).filter(|(_, is_sidecar)| **is_sidecar) {
+        c.gates.retain(|gate| gate.dialect != Some(Dialect::Priority) || is_sidecar[gate.on]);
     }
 }
 

@@ -90,3 +90,31 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
         );
     }
 }
+
+/// In a pod with restartPolicy Never, marked sidecars that crash are restarted, so that the pod has the result
+/// of its mains. Not those with a policy of their own, and not if sidecars count for the result. Where marked
+/// sidecars stop one after the other, only the last one: in a cluster, the kubelet would bring others back
+/// that have been stopped.
+pub(super) fn restart_crashed(draft: &mut Draft<'_>) {
+    if draft.plan.restart_policy != RestartPolicy::Never || !draft.features.container_restart_rules {
+        return;
+    }
+    let containers = draft.plan.containers.iter().enumerate();
+    let mut marked: Vec<usize> =
+        containers.filter(|(_, c)| c.dialect == Some(Dialect::Terminator)).map(|(i, _)| i).collect();
+    let stage = |i: usize| draft.plan.containers[i].stop_stage;
+    marked.sort_by_key(|&i| stage(i));
+    if let [first, .., last] = *marked.as_slice()
+        && stage(first) != stage(last)
+    {
+        marked = vec![last];
+    }
+    for i in marked {
+        let place = draft.plan.containers[i].place;
+        let has_own = draft.container(place).is_some_and(|c| c.restart_policy.is_some());
+        let c = &mut draft.plan.containers[i];
+        if !has_own && c.counts != Counts::Yes && !c.fatal {
+            c.restart.policy = RestartPolicy::OnFailure;
+        }
+    }
+}

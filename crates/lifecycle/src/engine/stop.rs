@@ -9,31 +9,71 @@ use super::turns::kept_for_later;
 use super::{STOP_MIN_MS, run};
 use crate::action::Action;
 use crate::decision::{Decision, Wait};
-use crate::observation::{Container, Hook, HookKind, Kill, KillReason, Observation, State, Stop};
+use crate::observation::{Container, Hook, HookKind, Kill, KillReason, Observation, State};
 use crate::plan::{Plan, PreStopWhen, ProbeKind, Role};
 use crate::time::Time;
 
+/// A stop of all containers: for good, or to start the whole pod over. The order and the deadlines are the
+/// same, whatever caused it.
+struct Ending {
+    /// What its containers are stopped for.
+    reason: KillReason,
+    grace_ms: u64,
+    deadline: Time,
+    /// Sidecars that die while they are needed are started again. Without mains they have nothing to do, and
+    /// those that are down stay down (R4.1); in a pod that starts over, all start together (R2.42).
+    revives_sidecars: bool,
+}
+
+impl Ending {
+    fn of(obs: &Observation) -> Option<Ending> {
+        if let Some(stop) = &obs.stop {
+            return Some(Ending {
+                reason: KillReason::PodStop,
+                grace_ms: stop.grace_ms,
+                deadline: stop.deadline,
+                revives_sidecars: !stop.after_mains,
+            });
+        }
+        let rerun = obs.rerun.as_ref()?;
+        Some(Ending {
+            reason: KillReason::Rerun,
+            grace_ms: rerun.deadline.since(rerun.since),
+            deadline: rerun.deadline,
+            revives_sidecars: false,
+        })
+    }
+
+    /// When a stage ends.
+    fn kill_deadline(&self, plan: &Plan, stage: usize) -> Time {
+        self.deadline - kept_for_later(plan, self.grace_ms, stage)
+    }
+
+    /// When the stage before ends: from then on a stage has had its turn, even if those before it are still
+    /// being killed.
+    fn turn_deadline(&self, plan: &Plan, stage: usize) -> Time {
+        self.kill_deadline(plan, stage.saturating_sub(1))
+    }
+}
+
 /// Stops every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
+    let Some(ending) = Ending::of(obs) else { return };
     hold(plan, obs, out);
     let first_hook_of = first_hook(plan, obs, &out.held_by);
     for &i in &plan.stop_order {
         let c = &obs.containers[i];
         if !c.state.is_alive() {
-            keep_up(plan, obs, i, now, out);
+            keep_up(plan, obs, i, &ending, now, out);
             continue;
         }
         match c.kill {
             None => {
-                let (reason, deadline) = match (&obs.stop, &obs.rerun) {
-                    (Some(stop), _) => (KillReason::PodStop, stop.deadline),
-                    (None, Some(rerun)) => (KillReason::Rerun, rerun.deadline),
-                    (None, None) => return,
-                };
+                let Ending { reason, deadline, .. } = ending;
                 out.actions.push(Action::BeginKill { container: i, reason, deadline });
             }
             Some(kill) => {
-                let turn = Turn::of(plan, obs, i, &kill, out.held_by[i], first_hook_of);
+                let turn = Turn::of(plan, &ending, i, &kill, out.held_by[i], first_hook_of);
                 end(plan, obs, i, &kill, turn, now, out);
             }
         }
@@ -47,22 +87,20 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
 /// Stops one container on its own: there is no turn to wait for (R2.15).
 pub(super) fn one(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     if let Some(kill) = obs.containers[i].kill {
-        end(plan, obs, i, &kill, Turn::at_once(plan, i, &kill), now, out);
+        end(plan, obs, i, &kill, Turn::own(plan, i, &kill), now, out);
     }
 }
 
 /// A sidecar that dies while the containers it serves are still running is started again until its own turn
 /// comes (G-18), unless its preStop hook has already run.
-fn keep_up(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
+fn keep_up(plan: &Plan, obs: &Observation, i: usize, ending: &Ending, now: Time, out: &mut Decision) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
-    let Some(stop) = &obs.stop else { return };
     let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
-    // Without mains, sidecars have nothing to do; those that are down stay down (R4.1).
     if p.role != Role::Sidecar
         || !died
-        || stop.after_mains
+        || !ending.revives_sidecars
         || out.held_by[i].is_none()
-        || now >= turn_deadline(plan, stop, p.stop_stage)
+        || now >= ending.turn_deadline(plan, p.stop_stage)
         || c.pre_stop != Hook::Idle
         || c.first_pre_stop != Hook::Idle
         || !run::wants_start(p, c)
@@ -106,12 +144,21 @@ struct Turn {
     own_grace_ms: Option<u64>,
     /// The container whose first preStop hook must end first, and how long to wait for it.
     first_hook_of: Option<(usize, Time)>,
+    /// The grace period is zero: it is killed when its turn comes, without a signal (G-29).
+    at_once: bool,
 }
 
 impl Turn {
-    fn at_once(plan: &Plan, i: usize, kill: &Kill) -> Turn {
-        let own_grace_ms = plan.containers[i].stop_grace_ms;
-        Turn { held_by: None, free_at: None, kill_at: kill.deadline, own_grace_ms, first_hook_of: None }
+    /// The turn of a container that is stopped on its own: now.
+    fn own(plan: &Plan, i: usize, kill: &Kill) -> Turn {
+        Turn {
+            held_by: None,
+            free_at: None,
+            kill_at: kill.deadline,
+            own_grace_ms: plan.containers[i].stop_grace_ms,
+            first_hook_of: None,
+            at_once: kill.deadline <= kill.since,
+        }
     }
 
     /// When it is killed, if it was signalled at this time.
@@ -127,47 +174,38 @@ impl Turn {
 
     fn of(
         plan: &Plan,
-        obs: &Observation,
+        ending: &Ending,
         i: usize,
         kill: &Kill,
         held_by: Option<usize>,
         first_hook_of: Option<usize>,
     ) -> Turn {
         let stage = plan.containers[i].stop_stage;
-        let (turn_ends, kill_at) = match &obs.stop {
-            Some(stop) => {
-                (turn_deadline(plan, stop, stage), kill_deadline(plan, stop, stage).min(kill.deadline))
-            }
-            None => (kill.deadline, kill.deadline),
-        };
-        let free_at = (!plan.keeps_order_after_grace()).then_some(turn_ends);
-        let first_hook_of =
-            first_hook_of.filter(|_| !runs_first_hook(plan, i)).map(|other| (other, turn_ends));
-        Turn { held_by, free_at, kill_at, own_grace_ms: plan.containers[i].stop_grace_ms, first_hook_of }
+        let turn_ends = ending.turn_deadline(plan, stage);
+        Turn {
+            held_by,
+            free_at: (!plan.keeps_order_after_grace()).then_some(turn_ends),
+            kill_at: ending.kill_deadline(plan, stage).min(kill.deadline),
+            own_grace_ms: plan.containers[i].stop_grace_ms,
+            first_hook_of: first_hook_of.filter(|_| !runs_first_hook(plan, i)).map(|on| (on, turn_ends)),
+            at_once: kill.deadline <= kill.since || ending.grace_ms == 0,
+        }
     }
-}
-
-/// When the stage of a container ends.
-fn kill_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
-    stop.deadline - kept_for_later(plan, stop.grace_ms, stage)
-}
-
-/// When the stage before ends: from then on a stage has had its turn, even if those before it are still being
-/// killed.
-fn turn_deadline(plan: &Plan, stop: &Stop, stage: usize) -> Time {
-    kill_deadline(plan, stop, stage.saturating_sub(1))
 }
 
 /// In the KEP every sidecar's preStop runs before any main is stopped. Returns a sidecar whose hook has not
 /// ended yet. A sidecar that waits for no container has no mains left to run it before; its hook only runs at
-/// its own turn.
+/// its own turn. One that was already being stopped for itself has had its hook, or is having it.
 fn first_hook(plan: &Plan, obs: &Observation, held_by: &[Option<usize>]) -> Option<usize> {
-    obs.stop.as_ref()?;
     (0..plan.containers.len()).find(|&other| {
         let c = &obs.containers[other];
-        runs_first_hook(plan, other)
-            && matches!(c.state, State::Running { .. })
-            && (c.first_pre_stop.is_running() || (c.first_pre_stop == Hook::Idle && held_by[other].is_some()))
+        let told = c.kill.is_some_and(|kill| kill.signalled_at.is_some() || kill.killed_at.is_some());
+        let due = match (&c.first_pre_stop, &c.pre_stop) {
+            (Hook::Running { .. }, _) => true,
+            (Hook::Idle, Hook::Idle | Hook::Running { .. }) => held_by[other].is_some(),
+            _ => false,
+        };
+        runs_first_hook(plan, other) && matches!(c.state, State::Running { .. }) && !told && due
     })
 }
 
@@ -186,8 +224,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: HookKind::PostStart });
     }
     // A grace period of zero means KILL immediately (G-29), one stage after the other.
-    let zero = kill.deadline <= kill.since || obs.stop.is_some_and(|s| s.grace_ms == 0);
-    if zero {
+    if turn.at_once {
         cancel_hooks(c, i, out);
         match turn.held(now) {
             Some(on) => out.wait(i, Wait::StopTurn { on }),
@@ -239,8 +276,10 @@ fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, 
     if p.pre_stop.is_some() && running && held.is_some() {
         match p.pre_stop_when {
             PreStopWhen::AtOnce => hook(c, i, HookKind::PreStop, turn.kill_at, now, out),
-            PreStopWhen::FirstAndOwnTurn => hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out),
-            PreStopWhen::OwnTurn => true,
+            PreStopWhen::FirstAndOwnTurn if c.pre_stop == Hook::Idle => {
+                hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out)
+            }
+            PreStopWhen::FirstAndOwnTurn | PreStopWhen::OwnTurn => true,
         };
     }
     if let Some(on) = held {

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 
+use crate::plan::{ContainerPlan, Plan};
 use crate::status::Phase;
 use crate::time::Time;
 
@@ -32,7 +33,7 @@ pub struct JobPod {
     pub deleted_at: Option<Time>,
     /// It is ready.
     pub ready: bool,
-    /// How often its containers were restarted.
+    /// How often its containers were restarted, without those whose restarts the Job ignores.
     pub restarts: u32,
     /// How its containers ended, mains first.
     pub exits: Vec<ContainerExit>,
@@ -108,8 +109,14 @@ impl JobPod {
         !self.phase.is_terminal() && self.deleted_at.is_none()
     }
 
-    /// Updates it from its status. `is_helper` tells which containers are sidecars that do not count.
-    pub fn observe(&mut self, status: &PodStatus, is_helper: impl Fn(&str) -> bool) {
+    /// Updates it from its status. The plan of the pod tells which containers are sidecars that do not count,
+    /// and whose restarts do not.
+    pub fn observe(&mut self, status: &PodStatus, plan: &Plan) {
+        let is = |test: fn(&ContainerPlan) -> bool| {
+            move |name: &str| plan.find(name).is_some_and(|i| test(&plan.containers[i]))
+        };
+        let is_helper = is(ContainerPlan::is_helper);
+        let is_ignored = is(|c| c.job_ignores_restarts);
         let phase = status.phase.as_deref().and_then(Phase::from_name);
         self.phase = phase.unwrap_or(self.phase);
         let conditions = status.conditions.iter().flatten();
@@ -118,8 +125,9 @@ impl JobPod {
         // Kubernetes considers the mains first.
         let lists = [&status.container_statuses, &status.init_container_statuses];
         let all = || lists.into_iter().flatten().flatten();
-        self.restarts = all().map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();
-        self.exits = all().filter_map(|c| exit(c, &is_helper)).collect();
+        let counted = all().filter(|c| !is_ignored(&c.name));
+        self.restarts = counted.map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();
+        self.exits = all().filter_map(|c| exit(c, is_helper)).collect();
     }
 }
 

@@ -136,9 +136,10 @@ fn counted(p: &ContainerPlan, c: &Container, ended_by_one: bool) -> Count {
             Count::Nothing
         }
         // Nor does one that was about to be restarted when the pod ended: had it been running, it would have
-        // been stopped. The last exit of a main always counts (R5.23).
+        // been stopped. The last exit of a main always counts (R5.23), and so does that of a sidecar that
+        // counts like a main.
         Some(exit)
-            if (p.counts == Counts::UnlessStopped || p.role == Role::Sidecar || ended_by_one)
+            if (p.counts == Counts::UnlessStopped || ended_by_one)
                 && exit.killed_for != Some(KillReason::PodStop)
                 && rules::restarts_after(p, exit) =>
         {

@@ -30,12 +30,13 @@ pub(crate) fn ready(mut c: Value) -> Value {
     c
 }
 
-/// The same for other helpers: sidecars that count, and mains beside a primary or a fatal one.
+/// The same for mains beside a primary or a fatal one. A sidecar that counts like a main counts by its last exit.
 #[test]
 fn helpers_in_back_off_have_no_say() {
     let kep = json!({"name": "helper", "lifecycle": {"type": "Sidecar"}});
     let rows = [
-        ("kep", json!({"outrigger.dev/sidecar-phase": "Count"}), kep, 0, "Succeeded"),
+        ("kep", json!({}), kep.clone(), 0, "Succeeded"),
+        ("kep counts", json!({"outrigger.dev/sidecar-phase": "Count"}), kep, 0, "Failed"),
         ("primary", json!({DEPENDS_ON: "main: primary"}), c("helper"), 0, "Succeeded"),
         ("primary fails", json!({DEPENDS_ON: "main: primary, fatal"}), c("helper"), 1, "Running"),
         ("fatal", json!({DEPENDS_ON: "main: fatal"}), c("helper"), 0, "Succeeded"),
@@ -82,20 +83,53 @@ fn a_gate_that_was_open_once_stays_open_for_the_others() {
     }
 }
 
-/// It does not stay open for containers that wait for something else, with a fence, or before any container
-/// has passed it.
+/// The result does not depend on how fast images are pulled: a container whose gates were all open starts
+/// when its image is there, whatever has happened to those it waited for.
 #[test]
-fn a_gate_that_let_nobody_through_is_not_open() {
+fn a_slow_pull_changes_nothing_about_an_open_gate() {
+    let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
+    let late = || json!({"name": "late", "image": "slow"});
+    let kep = json!({"containers": [proxy(), late()]});
+    let graph = json!({"containers": [ready(c("proxy")), late()]});
+    let level = json!({"containers": [ready(env("proxy", &[(PRIORITY, "1")])), late()]});
+    for (what, annotations, mut spec) in [
+        ("kep", json!({}), kep),
+        ("depends-on", json!({DEPENDS_ON: "late: proxy ready; proxy: sidecar"}), graph),
+        ("priority", json!({}), level),
+    ] {
+        for policy in ["Never", "OnFailure"] {
+            spec["restartPolicy"] = json!(policy);
+            let mut play = Play::of_late(&annotated(annotations.clone(), spec.clone()), "late");
+            play.probed("proxy", ProbeKind::Readiness, true);
+            play.exit("proxy", 1);
+            let log = play.log();
+            assert!(!log.iter().any(|l| l.starts_with("stop")), "{what} {policy}: {log:?}");
+            assert_eq!(play.wait("late"), Some(Wait::Image), "{what} {policy}: only its image is missing");
+            play.image_arrives("late");
+            assert_eq!(play.log(), ["start late"], "{what} {policy}");
+        }
+    }
+    // The slow image is that of another sidecar: the gate on the first one was open, too.
+    let slow = json!({"name": "slow", "lifecycle": {"type": "Sidecar"}});
+    let two = json!({"restartPolicy": "Never", "containers": [proxy(), slow, c("app")]});
+    let mut play = Play::of_late(&pod(two), "slow");
+    play.probed("proxy", ProbeKind::Readiness, true);
+    play.exit("proxy", 1);
+    play.log();
+    play.image_arrives("slow");
+    assert_eq!(play.log(), ["start slow", "start app"]);
+}
+
+/// A gate is not open before the container it waits for was ready, and a fence applies to every start.
+#[test]
+fn a_gate_that_was_never_open_ends_the_pod() {
     let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
     let never = |containers: Vec<Value>| json!({"restartPolicy": "Never", "containers": containers});
-    // Ready once, but every main was late.
     let late = json!({"name": "late", "image": "slow"});
     let mut play = Play::of_late(&pod(never(vec![proxy(), late.clone()])), "late");
-    play.probed("proxy", ProbeKind::Readiness, true);
     play.log();
     play.exit("proxy", 1);
     assert_eq!(play.log(), ["stop GateNeverOpens { container: 1, on: 0 }"]);
-    // A fence applies to every start.
     let mut play = Play::of_late(
         &annotated(json!({"outrigger.dev/fence": "start"}), never(vec![proxy(), c("app"), late])),
         "late",
@@ -118,7 +152,6 @@ fn a_gate_of_a_lost_sandbox_says_nothing_of_the_next() {
     assert_eq!(play.log(), ["start proxy", "start done"]);
     play.engine.handle(&Event::SandboxLost, play.now);
     play.settle();
-    play.probed("proxy", ProbeKind::Readiness, true);
     play.exit("proxy", 1);
     play.log();
     play.image_arrives("late");
@@ -400,17 +433,90 @@ fn sidecars_can_restart_faster_g09_g63() {
     assert_eq!(p.containers[1].restart.backoff.initial_ms, 10_000);
 }
 
+/// Launch priorities order the mains, and sidecars among each other, whichever way a sidecar is marked.
+#[test]
+fn sidecars_start_before_mains_of_any_priority() {
+    let app = env("app", &[(PRIORITY, "1")]);
+    let by_type = pod(json!({"containers": [app, {"name": "proxy", "lifecycle": {"type": "Sidecar"}}]}));
+    let by_name =
+        annotated(json!({"outrigger.dev/sidecars": "proxy"}), json!({"containers": [app, c("proxy")]}));
+    for input in [&by_type, &by_name] {
+        assert_eq!(Play::of(input).log(), ["start proxy", "start app"]);
+    }
+    assert_eq!(crate::common::planned(&by_type).containers, crate::common::planned(&by_name).containers);
+    let sidecars = json!({"containers": [app,
+        {"name": "low", "lifecycle": {"type": "Sidecar"}},
+        {"name": "high", "lifecycle": {"type": "Sidecar"}, "env": [{"name": PRIORITY, "value": "1"}]}]});
+    assert_eq!(Play::of(&pod(sidecars)).log(), ["start high", "start low", "start app"]);
+}
+
+#[test]
+fn a_sidecar_that_is_standard_is_refused_with_both_lines() {
+    let spec = json!({"containers": [c("app"), {"name": "s", "lifecycle": {"type": "Standard"}}]});
+    for (annotation, value) in [("outrigger.dev/sidecars", "s"), (DEPENDS_ON, "s: sidecar")] {
+        let findings = refused(&annotated(json!({annotation: value}), spec.clone()));
+        assert_eq!(findings[0].code, "kep-contradiction", "{annotation}");
+        assert_eq!(findings[0].path.to_string(), "spec.containers[1].lifecycle.type", "{annotation}");
+        assert!(findings[0].related[0].0.to_string().contains(annotation), "{:?}", findings[0].related);
+    }
+}
+
+/// A fence is for those who wait for a sidecar; a level of launch priority is none.
+#[test]
+fn a_fence_without_effect_is_reported() {
+    let fence = json!({"outrigger.dev/fence": "restart"});
+    let warned = |annotations: Value, spec: Value| {
+        let planned = plan(&annotated(annotations, spec), &FeatureGates::default()).expect("a plan");
+        planned.warnings.iter().any(|w| w.code == "fence" && w.hint.is_some())
+    };
+    let levels = json!({"containers": [env("high", &[(PRIORITY, "1")]), c("low")]});
+    assert!(warned(fence.clone(), levels));
+    let sidecar = json!({"containers": [c("app"), {"name": "s", "lifecycle": {"type": "Sidecar"}}]});
+    assert!(!warned(fence, sidecar));
+}
+
+/// Whether a Job counts the restarts of a sidecar as failures: by default as Kubernetes does for native ones,
+/// and not for those of the other dialects.
+#[test]
+fn jobs_count_restarts_of_native_sidecars_only_unless_told() {
+    let native =
+        json!({"initContainers": [{"name": "s", "restartPolicy": "Always"}], "containers": [c("app")]});
+    let kep = json!({"containers": [c("app"), {"name": "s", "lifecycle": {"type": "Sidecar"}}]});
+    let terminator =
+        json!({"restartPolicy": "OnFailure", "containers": [c("app"), env("s", &[(KILL, "true")])]});
+    let graph = json!({"containers": [c("app"), c("s")]});
+    for (what, mut annotations, spec, ignored) in [
+        ("native", json!({}), native, false),
+        ("kep", json!({}), kep, true),
+        ("terminator", json!({}), terminator, true),
+        ("depends-on", json!({DEPENDS_ON: "s: sidecar"}), graph, true),
+    ] {
+        for (value, expected) in [(None, ignored), (Some("Ignore"), true), (Some("Count"), false)] {
+            if let Some(value) = value {
+                annotations["outrigger.dev/sidecar-restarts"] = json!(value);
+            }
+            let plan = crate::common::planned(&annotated(annotations.clone(), spec.clone()));
+            let of = |name: &str| plan.containers[plan.find(name).unwrap()].job_ignores_restarts;
+            assert_eq!((of("s"), of("app")), (expected, false), "{what} {value:?}");
+        }
+        annotations["outrigger.dev/sidecar-restarts"] = json!("count");
+        let findings = refused(&annotated(annotations, spec));
+        assert!(findings[0].path.to_string().contains("sidecar-restarts"), "{what}: {findings:?}");
+    }
+}
+
 #[test]
 fn circles_are_refused_with_both_sides() {
     let two = annotated(json!({DEPENDS_ON: "a: b; b: a"}), json!({"containers": [c("a"), c("b")]}));
-    let kep_priority = pod(json!({"containers": [
-        env("app", &[(PRIORITY, "5")]), {"name": "proxy", "lifecycle": {"type": "Sidecar"}}]}));
+    let kep = annotated(
+        json!({DEPENDS_ON: "proxy: app"}),
+        json!({"containers": [c("app"), {"name": "proxy", "lifecycle": {"type": "Sidecar"}}]}),
+    );
     let native = annotated(
         json!({DEPENDS_ON: "proxy: app"}),
         json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "containers": [c("app")]}),
     );
-    for (what, input) in [("two", two), ("kep and priority", kep_priority), ("native and depends-on", native)]
-    {
+    for (what, input) in [("two", two), ("kep and depends-on", kep), ("native and depends-on", native)] {
         let findings = refused(&input);
         assert_eq!(findings[0].code, "cycle", "{what}");
         assert!(!findings[0].related.is_empty(), "{what}: both sides are shown");

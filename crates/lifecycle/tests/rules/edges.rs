@@ -355,7 +355,6 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
         ),
         "late",
     );
-    p.probed("proxy", ProbeKind::Readiness, true);
     p.exit("proxy", 1);
     assert!(p.log().contains(&"stop GateNeverOpens { container: 2, on: 0 }".to_owned()));
 }
@@ -646,15 +645,16 @@ fn helpers_of_a_graph_outlive_the_mains() {
 
 #[test]
 fn a_circle_shows_where_each_order_was_written() {
+    let depends = "outrigger.dev/depends-on";
     let app = env("app", PRIORITY, "5");
-    let mut proxy = kep("proxy");
+    let mut proxy = c("proxy");
     proxy["env"] = json!([{"name": "OTHER", "value": "x"}, {"name": PRIORITY, "value": "0"}]);
-    let by_env = pod(json!({"containers": [app, proxy.clone()]}));
+    let by_env = graph("app: proxy", json!({"containers": [app, proxy]}));
     let ordered = annotated(
-        json!({"apps.kruise.io/container-launch-priority": "Ordered"}),
-        json!({"containers": [c("app"), kep("proxy")]}),
+        json!({"apps.kruise.io/container-launch-priority": "Ordered", depends: "app: proxy"}),
+        json!({"containers": [c("app"), c("proxy")]}),
     );
-    let unmarked = pod(json!({"containers": [env("app", PRIORITY, "5"), kep("proxy")]}));
+    let unmarked = graph("app: proxy", json!({"containers": [app, c("proxy")]}));
     for (what, input, written, by) in [
         ("an env", by_env, "spec.containers[1].env[1].value", "(priority)"),
         ("Ordered", ordered, "container-launch-priority", "(priority)"),
@@ -670,10 +670,13 @@ fn a_circle_shows_where_each_order_was_written() {
                 || p.contains("launch-priority") && written == "container-launch-priority"),
             "{what}: {places:?}"
         );
-        let kep = "spec.containers[1].lifecycle.type";
-        assert!(places.iter().any(|p| p == kep), "{what}: the KEP's side too: {places:?}");
-        assert!(texts.contains(by) || texts.contains("(kep)"), "{what}: {texts}");
+        assert!(places.iter().any(|p| p.contains(depends)), "{what}: the other side too: {places:?}");
+        assert!(texts.contains(by) && texts.contains("(depends-on)"), "{what}: {texts}");
     }
+    let findings = refused(&graph("proxy: app", json!({"containers": [c("app"), kep("proxy")]})));
+    let circle = findings.iter().find(|f| f.code == "cycle").expect("a circle");
+    let at = |path: &str| circle.related.iter().any(|(place, _)| place.to_string() == path);
+    assert!(at("spec.containers[1].lifecycle.type"), "{:?}", circle.related);
     let findings = refused(&graph("a: b; b: a", json!({"containers": [c("a"), c("b")]})));
     let circle = findings.iter().find(|f| f.code == "cycle").expect("a circle");
     assert!(circle.path.to_string().contains("depends-on"), "{}", circle.path);

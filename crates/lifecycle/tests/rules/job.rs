@@ -485,7 +485,15 @@ fn a_pod_status_says_what_a_job_asks() {
     }))
     .expect("a status");
     let mut pod = JobPod::new("p", None, START);
-    pod.observe(&status, |name| name == "proxy");
+    let with = |restarts: &str| {
+        crate::common::planned(&crate::common::annotated(
+            json!({"outrigger.dev/sidecar-restarts": restarts}),
+            json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "containers": [{"name": "main"}]}),
+        ))
+    };
+    pod.observe(&status, &with("Ignore"));
+    assert_eq!(pod.restarts, 1, "only those of the main");
+    pod.observe(&status, &with("Count"));
     assert_eq!((pod.phase, pod.restarts, pod.ready), (Phase::Failed, 3, false));
     let exits: Vec<(&str, i32, bool)> =
         pod.exits.iter().map(|e| (e.container.as_str(), e.code, e.is_helper)).collect();

@@ -120,6 +120,50 @@ fn row_6_a_failed_sidecar_fails_the_pod_when_sidecars_count() {
     }
 }
 
+/// The test plan's row 6 with every restart policy it names. A sidecar that counts does so like a main: by its
+/// last exit. One that the policy retries is not the last, unless the pod ends before the retry.
+#[test]
+fn row_6_the_last_exit_of_a_sidecar_counts() {
+    enum Life {
+        AfterTerm,
+        ByItself,
+        ThenWell,
+    }
+    for (policy, life, what, expected) in [
+        ("Never", Life::AfterTerm, "exit 9 after TERM", "Failed"),
+        ("OnFailure", Life::AfterTerm, "exit 9 after TERM", "Failed"),
+        ("Never", Life::ByItself, "exit 9 by itself", "Failed"),
+        ("OnFailure", Life::ByItself, "exit 9 by itself, in back-off at the end", "Failed"),
+        ("OnFailure", Life::ThenWell, "exit 9 by itself, restarted, exit 0 after TERM", "Succeeded"),
+    ] {
+        for (annotation, expected) in [("Count", expected), ("Ignore", "Succeeded")] {
+            let mut p = Play::of(&annotated(
+                json!({"outrigger.dev/sidecar-phase": annotation}),
+                json!({"restartPolicy": policy, "containers": [app(), sidecar("s1")]}),
+            ));
+            match life {
+                Life::AfterTerm => {
+                    p.exit("app", 0);
+                    p.exit("s1", 9);
+                }
+                Life::ByItself => {
+                    p.exit("s1", 9);
+                    p.exit("s1", 9); // The first restart is immediate; now it waits for the second.
+                    p.exit("app", 0);
+                }
+                Life::ThenWell => {
+                    p.exit("s1", 9);
+                    p.exit("app", 0);
+                    p.exit("s1", 0);
+                }
+            }
+            assert!(p.over(), "{policy}, {what}");
+            let phase = phase(p.engine.plan(), p.engine.observation());
+            assert_eq!(phase.name(), expected, "{policy}, {what}, {annotation}");
+        }
+    }
+}
+
 #[test]
 fn row_7_all_success_is_success_either_way() {
     for annotation in ["Count", "Ignore"] {
@@ -153,6 +197,61 @@ fn sidecar_pre_stop_hooks_run_first_and_again() {
     assert_eq!(p.log(), ["preStop s1"], "the hook again, as the KEP says");
     p.hooked("s1", outrigger_lifecycle::HookKind::PreStop, true);
     assert_eq!(p.log(), ["term s1"]);
+}
+
+/// The same order when the whole pod restarts, because someone asked for it or because of a rule (R2.40).
+#[test]
+fn sidecar_pre_stop_hooks_run_first_when_the_whole_pod_restarts() {
+    let mut s = sidecar("s1");
+    s["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
+    let starter = json!({"name": "starter", "restartPolicy": "Never", "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]});
+    for by_rule in [false, true] {
+        let mut p = Play::of(&pod(json!({"containers": [app(), starter, s]})));
+        p.quick_hooks = false;
+        if by_rule {
+            p.exit("starter", 42);
+        } else {
+            p.exit("starter", 0);
+            p.restart(None).expect("it runs");
+        }
+        let log = p.log();
+        assert_eq!(log.last().map(String::as_str), Some("firstPreStop s1"), "{log:?}");
+        assert!(!log.iter().any(|l| l.starts_with("term")), "{log:?}");
+        p.hooked("s1", outrigger_lifecycle::HookKind::FirstPreStop, true);
+        assert_eq!(p.log(), ["term app"]);
+        p.exit("app", 143);
+        assert_eq!(p.log(), ["preStop s1"], "once more at its own turn");
+        p.hooked("s1", outrigger_lifecycle::HookKind::PreStop, true);
+        assert_eq!(p.log(), ["term s1"]);
+        p.exit("s1", 143);
+        assert!(p.log().contains(&"start s1".to_owned()));
+    }
+}
+
+/// A sidecar that is already being stopped for itself does not run its hook once more, and mains do not wait
+/// for a hook that will not run.
+#[test]
+fn a_sidecar_that_is_already_stopping_holds_no_main_back() {
+    let mut s = sidecar("s1");
+    s["lifecycle"]["preStop"] = json!({"exec": {"command": ["true"]}});
+    for hook_done in [false, true] {
+        let mut p = Play::of(&pod(json!({"containers": [app(), s]})));
+        p.quick_hooks = false;
+        p.log();
+        p.restart(Some("s1")).expect("it runs");
+        assert_eq!(p.log(), ["preStop s1"]);
+        if hook_done {
+            p.hooked("s1", outrigger_lifecycle::HookKind::PreStop, true);
+            assert_eq!(p.log(), ["term s1"]);
+            p.stop(None);
+        } else {
+            p.stop(None);
+            assert_eq!(p.log(), [""; 0], "its hook runs before the main is stopped");
+            p.hooked("s1", outrigger_lifecycle::HookKind::PreStop, true);
+        }
+        assert_eq!(p.log(), ["term app"]);
+    }
 }
 
 #[test]

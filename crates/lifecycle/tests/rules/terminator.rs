@@ -22,7 +22,8 @@ fn the_terminator_stops_marked_containers_st_u_st_v() {
     let rows: &[Row<'_>] = &[
         ("ST-U-01", "Never", &[("m", "U")], &[("s", N, "U")], &[]),
         ("ST-U-02", "Never", &[("m", "T137")], &[("s", N, "U")], &["s"]),
-        ("ST-U-03", "Never", &[("m", "T137")], &[("s", N, "T137")], &[]),
+        // One that failed by itself has been restarted.
+        ("ST-U-03", "Never", &[("m", "T137")], &[("s", N, "T137")], &["s"]),
         ("ST-U-04", "Never", &[("m", "T0")], &[("s", N, "U")], &["s"]),
         ("ST-U-05", "OnFailure", &[("m", "U")], &[("s", N, "U")], &[]),
         ("ST-U-06", "OnFailure", &[("m", "T137")], &[("s", N, "T0")], &[]),
@@ -106,7 +107,8 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
         ("OnFailure", None, 1, "Succeeded"),
         ("OnFailure", None, 0, "Succeeded"),
         ("OnFailure", Some("Never"), 1, "Failed"),
-        ("Never", None, 1, "Failed"),
+        ("Never", None, 1, "Succeeded"),
+        ("Never", Some("Never"), 1, "Failed"),
         ("Never", Some("OnFailure"), 1, "Succeeded"),
         ("Never", None, 0, "Succeeded"),
     ] {
@@ -140,6 +142,34 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
     play.stop(None);
     assert!(play.over());
     assert_eq!(phase_of(&play).name(), "Failed");
+}
+
+/// With restartPolicy Never a marked sidecar that crashes is restarted, as the operator's webhook arranges it in
+/// a cluster, with the same exceptions.
+#[test]
+fn a_crashed_sidecar_of_a_never_pod_is_restarted() {
+    use outrigger_lifecycle::{FeatureGates, RestartPolicy, plan};
+    let count = json!({"outrigger.dev/sidecar-phase": "Count"});
+    let none = json!({});
+    let marked = |n: &str, level: &str| env(n, &[(KILL, "true"), ("KRUISE_CONTAINER_PRIORITY", level)]);
+    let mut own = marked("s", "0");
+    own["restartPolicy"] = json!("Never");
+    let off = FeatureGates { container_restart_rules: false, ..FeatureGates::default() };
+    let on = FeatureGates::default();
+    for (what, gates, annotations, containers, restarted) in [
+        ("alone", on, &none, vec![c("m"), marked("s", "0")], vec!["s"]),
+        ("two", on, &none, vec![c("m"), marked("s", "0"), marked("t", "0")], vec!["s", "t"]),
+        ("in an order", on, &none, vec![c("m"), marked("first", "1"), marked("second", "0")], vec!["first"]),
+        ("its own policy", on, &none, vec![c("m"), own], vec![]),
+        ("they count", on, &count, vec![c("m"), marked("s", "0")], vec![]),
+        ("the gate is off", off, &none, vec![c("m"), marked("s", "0")], vec![]),
+    ] {
+        let input =
+            annotated(annotations.clone(), json!({"restartPolicy": "Never", "containers": containers}));
+        let plan = plan(&input, &gates).expect("a plan").plan;
+        let comes_back = plan.containers.iter().filter(|c| c.restart.policy == RestartPolicy::OnFailure);
+        assert_eq!(comes_back.map(|c| c.name.as_str()).collect::<Vec<_>>(), restarted, "{what}");
+    }
 }
 
 #[test]

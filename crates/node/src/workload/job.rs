@@ -229,9 +229,11 @@ impl Controller for JobController {
             self.last_words.insert(number, (status.clone(), now));
             return;
         }
-        pod.observe(status, |name| source.is_helper(name));
+        pod.observe(status, &source.like.plan);
+        let plan = &source.like.plan;
+        let is_helper = |name: &str| plan.find(name).is_some_and(|i| plan.containers[i].is_helper());
         // A pod whose containers are restarted until the Job is done counts as failed as well.
-        let mains = status.container_statuses.iter().flatten().filter(|c| !source.is_helper(&c.name));
+        let mains = status.container_statuses.iter().flatten().filter(|c| !is_helper(&c.name));
         let mut codes = mains.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
         if let Some(code) = codes.rfind(|code| *code != 0).filter(|_| pod.deleted_at.is_none()) {
             self.failed = Some((now, code));
@@ -244,7 +246,7 @@ impl Controller for JobController {
         let pod = &mut self.obs.pods[place];
         pod.finished_at = Some(words.as_ref().map_or(now, |(_, at)| *at));
         if let Some((status, _)) = &words {
-            pod.observe(status, |name| source.is_helper(name));
+            pod.observe(status, &source.like.plan);
         }
         pod.phase = result.phase;
         if pod.deleted_at.is_none() && result.phase == Phase::Failed {

@@ -13,7 +13,7 @@ mod tests;
 use std::time::Duration;
 
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
-use outrigger_lifecycle::{Counts, RestartPolicy, Role, Time};
+use outrigger_lifecycle::{RestartPolicy, Time};
 use outrigger_manifest::Workload;
 use outrigger_manifest::compare::ObjectKey;
 use serde_json::Value;
@@ -174,12 +174,6 @@ impl Source {
         let containers =
             spec.into_iter().flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers));
         containers.flat_map(|c| c.ports.iter().flatten()).any(|port| port.host_port.is_some_and(|n| n > 0))
-    }
-
-    /// Whether a container is a sidecar, whose exit does not affect the result of the pod.
-    fn is_helper(&self, container: &str) -> bool {
-        let mut containers = self.like.plan.containers.iter();
-        containers.any(|c| c.name == container && c.role == Role::Sidecar && c.counts != Counts::Yes)
     }
 }
 

@@ -9,7 +9,7 @@ use outrigger_agent::clock::Clock;
 use outrigger_agent::fake::{FakeRuntime, Script, pod_options};
 use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure};
 use outrigger_lifecycle::trace::Line;
-use outrigger_lifecycle::{FeatureGates, Phase, plan};
+use outrigger_lifecycle::{FeatureGates, Phase, Role, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
 use outrigger_view::hint::Hints;
 use outrigger_view::output::{Format, Output, Verbosity};

@@ -137,6 +137,7 @@ pub fn job_sidecars(
             return if findings.is_empty() { Ok(admitted) } else { Err(refuse(&findings)) };
         }
     };
+    let pod_policy = planned.plan.restart_policy;
     let counts = annotation(&input.pod, names::SIDECAR_PHASE) == Some("Count");
     let is_ours = |finding: &&Finding| {
         finding.code.starts_with("ST-") || matches!(finding.code, "option" | ON_INIT_CONTAINER)
@@ -148,22 +149,23 @@ pub fn job_sidecars(
     let findings = planned.warnings.iter().filter(is_ours).chain(&of_kruise).filter(is_as_written);
     admitted.warnings.extend(findings.map(sentence));
     admitted.warnings.extend(unserved_options(&input.pod));
-    if counts && planned.plan.restart_policy == RestartPolicy::OnFailure {
+    if counts && pod_policy == RestartPolicy::OnFailure {
         let text = format!(
             "annotation {}: Count has no effect in a cluster with restartPolicy OnFailure: the kubelet restarts a sidecar that fails",
             names::SIDECAR_PHASE
         );
         admitted.warnings.push(text);
     }
-    let is_never = planned.plan.restart_policy == RestartPolicy::Never;
-    if counts || !is_never || own_policies == OwnRestartPolicies::Refused {
+    if own_policies == OwnRestartPolicies::Refused {
         return Ok(admitted);
     }
-    let restarted = restarted(&input.pod, &planned.plan);
-    for (index, _) in
-        sidecars(&input.pod).filter(|(i, c)| c.restart_policy.is_none() && restarted.contains(i))
-    {
-        admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
+    for (index, _) in sidecars(&input.pod).filter(|(_, c)| c.restart_policy.is_none()) {
+        let place = ContainerRef { list: List::Main, index };
+        let planned = planned.plan.containers.iter().find(|c| c.place == place);
+        let policy = planned.map(|c| c.restart.policy);
+        if policy == Some(RestartPolicy::OnFailure) && policy != Some(pod_policy) {
+            admitted.pod["spec"]["containers"][index]["restartPolicy"] = json!("OnFailure");
+        }
     }
     Ok(admitted)
 }
@@ -201,8 +203,15 @@ fn of_kruise(pod: &Pod, codes: &[&str]) -> Vec<Finding> {
 }
 
 /// Annotations that have no effect in a cluster: the kubelet does those things.
-const UNSERVED: [&str; 6] =
-    ["fence", "post-start-timeout", "pre-stop", "restart-backoff", "run-once", "sidecar-grace"];
+const UNSERVED: [&str; 7] = [
+    "fence",
+    "post-start-timeout",
+    "pre-stop",
+    "restart-backoff",
+    "run-once",
+    "sidecar-grace",
+    "sidecar-restarts",
+];
 /// Those that concern sidecars that end with the mains of a Job.
 const FOR_MARKED: [&str; 3] = ["sidecar-delay", "sidecar-phase", "stop-grace"];
 
@@ -232,21 +241,6 @@ fn unserved_options(pod: &Pod) -> Vec<String> {
 fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers).enumerate();
     containers.filter(|(_, c)| TerminatorMarks::of(c).is_sidecar())
-}
-
-/// The sidecars that may come back. Where they are stopped one after the other, only the last one: others that came back would
-/// break the order.
-fn restarted(pod: &Pod, plan: &Plan) -> Vec<usize> {
-    let turn = |index: usize| {
-        let place = ContainerRef { list: List::Main, index };
-        plan.containers.iter().find(|c| c.place == place).map(|c| c.stop_stage)
-    };
-    let mut all: Vec<usize> = sidecars(pod).map(|(index, _)| index).collect();
-    all.sort_by_key(|&index| turn(index));
-    match all.as_slice() {
-        [first, .., last] if turn(*first) != turn(*last) => vec![*last],
-        _ => all,
-    }
 }
 
 /// ST-9: a pod whose containers all end with its mains has none, and would never end.

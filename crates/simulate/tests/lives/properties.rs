@@ -31,6 +31,12 @@ fn pods_that_are_changed_and_restarted_keep_the_promises() {
     play(Kind::Changed);
 }
 
+/// Whole pods that are restarted: they stop in the same order as for good, whatever their hooks do.
+#[test]
+fn pods_that_are_restarted_as_a_whole_keep_the_promises() {
+    play(Kind::Restarted);
+}
+
 fn play(kind: Kind) {
     let lives = env_number("OUTRIGGER_SOAK").unwrap_or(LIVES);
     let first = env_number("OUTRIGGER_FIRST_SEED").unwrap_or(1);
@@ -57,6 +63,7 @@ fn seeds_that_once_failed_do_not_fail_again() {
         let (kind, seed) = match line.split_once(' ') {
             Some(("hard", seed)) => (Kind::Hard, seed),
             Some(("changed", seed)) => (Kind::Changed, seed),
+            Some(("restarted", seed)) => (Kind::Restarted, seed),
             _ => (Kind::Any, line),
         };
         let seed = seed.parse().unwrap_or_else(|_| panic!("{line:?} in regressions.txt is not a seed"));
@@ -85,6 +92,13 @@ fn one_hard_seed() {
 #[ignore = "replays the life of OUTRIGGER_SEED"]
 fn one_changed_seed() {
     replay(Kind::Changed);
+}
+
+/// The same for a pod that is restarted as a whole.
+#[test]
+#[ignore = "replays the life of OUTRIGGER_SEED"]
+fn one_restarted_seed() {
+    replay(Kind::Restarted);
 }
 
 fn replay(kind: Kind) {

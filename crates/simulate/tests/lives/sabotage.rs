@@ -2,8 +2,8 @@
 
 use crate::common::life::Case;
 use outrigger_lifecycle::{
-    Action, Change, Decision, Engine, Event, Need, Observation, Plan, RestartPolicy, Role, State, StopCause,
-    Time,
+    Action, Change, Decision, Engine, Event, Need, Observation, Plan, PreStopWhen, RestartPolicy, Role,
+    State, StopCause, Time,
 };
 use outrigger_simulate::Decider;
 
@@ -26,6 +26,8 @@ enum Sabotage {
     ReverseStopOrder,
     /// The order of every dialect ends with the grace period.
     OrderEndsWithGrace,
+    /// Mains are told to stop without waiting for the sidecars' preStop hooks.
+    NoFirstHooks,
     /// KILL instead of TERM.
     KillAtOnce,
     /// TERM and KILL together.
@@ -90,6 +92,7 @@ impl Saboteur {
                     }
                 }
                 Sabotage::IgnoreStopOrder => c.stop_after.clear(),
+                Sabotage::NoFirstHooks => c.pre_stop_when = PreStopWhen::OwnTurn,
                 Sabotage::ReverseStopOrder => {
                     c.stop_after = if role == Role::Sidecar {
                         Vec::new()
@@ -226,6 +229,7 @@ fn every_broken_rule_is_seen() {
         (Sabotage::IgnoreStopOrder, 2),
         (Sabotage::ReverseStopOrder, 2),
         (Sabotage::OrderEndsWithGrace, 2),
+        (Sabotage::NoFirstHooks, 2),
         (Sabotage::KillAtOnce, 2),
         (Sabotage::NoTimeToReact, 2),
         (Sabotage::SidecarsKeepAlive, 3),

@@ -213,8 +213,11 @@ impl Judge<'_> {
                 && self.before.containers[self.before.find(on_name).expect("found above")]
                     .probe(ProbeKind::Startup)
                     .is_none();
-            let open =
-                rules::gate_open(plan, obs, container, &gate) || (copied && obs.containers[on].was_started);
+            // A gate that was open stays open, however late the container is.
+            let was_open = gate.need == Need::Ready && obs.containers[on].was_ready;
+            let open = rules::gate_open(plan, obs, container, &gate)
+                || was_open
+                || (copied && obs.containers[on].was_started);
             assert!(open, "`{name}` starts although `{on_name}` is not {:?}\n{}", gate.need, self.what);
         }
     }

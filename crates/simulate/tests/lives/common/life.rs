@@ -29,6 +29,8 @@ pub enum Kind {
     Hard,
     /// Pods that are updated and restarted while they run.
     Changed,
+    /// Hard pods that are restarted as a whole, some again before the restart is over.
+    Restarted,
 }
 
 impl Kind {
@@ -38,6 +40,7 @@ impl Kind {
             Kind::Any => "one_seed",
             Kind::Hard => "one_hard_seed",
             Kind::Changed => "one_changed_seed",
+            Kind::Restarted => "one_restarted_seed",
         }
     }
 }
@@ -49,6 +52,7 @@ impl Kind {
             Kind::Any => "",
             Kind::Hard => "hard ",
             Kind::Changed => "changed ",
+            Kind::Restarted => "restarted ",
         }
     }
 }
@@ -62,12 +66,12 @@ impl Case {
         let mut rng = Rng::new(seed);
         let (input, plan) = match kind {
             Kind::Any | Kind::Changed => random::pod(&mut rng),
-            Kind::Hard => random::hard_pod(&mut rng),
+            Kind::Hard | Kind::Restarted => random::hard_pod(&mut rng),
         };
         let trouble = if rng.chance(0.4) { Trouble::None } else { Trouble::Faults };
         let script = match kind {
             Kind::Any | Kind::Changed => random::script(&mut rng, &plan, trouble),
-            Kind::Hard => random::hard_script(&mut rng, &plan, trouble),
+            Kind::Hard | Kind::Restarted => random::hard_script(&mut rng, &plan, trouble),
         };
         let (mut updates, mut restarts) = (Vec::new(), Vec::new());
         if kind == Kind::Changed {
@@ -75,6 +79,13 @@ impl Case {
             for _ in 0..rng.between(0, 2) {
                 let one = rng.chance(0.6).then(|| rng.below(plan.containers.len() as u64) as usize);
                 restarts.push((rng.between(1, 20_000), one));
+            }
+        }
+        if kind == Kind::Restarted {
+            let first = rng.between(1, 20_000);
+            restarts.push((first, None));
+            if rng.chance(0.3) {
+                restarts.push((first + rng.between(1, 5_000), None));
             }
         }
         Case { seed, input, plan, script, updates, restarts }
