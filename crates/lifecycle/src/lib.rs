@@ -54,7 +54,7 @@ pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,
     RerunCause, Sandbox, SandboxState, StartFailure, State, Stop, StopCause, Verdict,
 };
-pub use overview::StopWindow;
+pub use overview::{StopRule, StopWindow};
 pub use plan::{
     BackoffPlan, CONTAINERS_MAX, ContainerPlan, Counts, Dialect, Gate, HookPlan, Need, Plan, PreStopWhen,
     ProbeKind, ProbePlan, Restart, RestartPolicy, RestartRule, Role, RuleAction, VolumeLimit,

@@ -1,8 +1,8 @@
 //! Numbers derived from a plan for each container: its stage of the start, and how much of the grace period
 //! it may use.
 
-use crate::engine::STOP_MIN_MS;
-use crate::plan::{ContainerPlan, Need, Plan, PreStopWhen, topological};
+use crate::engine::{STOP_MIN_MS, stop_turns};
+use crate::plan::{ContainerPlan, Need, Plan, PreStopWhen, Role, topological};
 
 /// The latest time, from the moment the pod is told to stop, at which a container is signalled and killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,46 @@ pub struct StopWindow {
     pub kill_ms_max: u64,
 }
 
+/// What a container waits for in a pod's stop before it is told to stop. Init containers are left out: they
+/// have ended by then, or are stopped like the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopRule {
+    /// Containers that are gone then, without those that are gone earlier anyway.
+    pub after: Vec<usize>,
+    /// Sidecars whose preStop hooks run before anything happens to this container, as in the KEP.
+    pub first_hooks: Vec<usize>,
+    /// The length of the chain of others that stop before it; 0 stops first.
+    pub stage: usize,
+}
+
 impl Plan {
+    /// What each container waits for in a pod's stop, from the turns that the engine uses.
+    pub fn stop_rules(&self) -> Vec<StopRule> {
+        let runs = |c: &usize| self.containers[*c].role != Role::Init;
+        let turns = stop_turns(self, self.grace_ms);
+        let all: Vec<Vec<usize>> =
+            turns.iter().map(|turn| turn.after.iter().copied().filter(runs).collect()).collect();
+        let is_first = |c: usize| {
+            let p = &self.containers[c];
+            // A sidecar that waits for nobody runs its hook at its own turn only.
+            p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn && !all[c].is_empty()
+        };
+        let first: Vec<usize> = (0..all.len()).filter(|&c| is_first(c)).collect();
+        let mut stages = vec![0; all.len()];
+        for &c in &self.stop_order {
+            stages[c] = all[c].iter().map(|&before| stages[before] + 1).max().unwrap_or(0);
+        }
+        let rule = |c: usize| {
+            let gone_earlier = |b: &usize| all[c].iter().any(|&other| all[other].contains(b));
+            let after: Vec<usize> = all[c].iter().copied().filter(|b| !gone_earlier(b)).collect();
+            let p = &self.containers[c];
+            let has_first_hook = p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
+            let first_hooks = if has_first_hook { Vec::new() } else { first.clone() };
+            StopRule { after, first_hooks, stage: stages[c] }
+        };
+        (0..all.len()).map(rule).collect()
+    }
+
     /// For each container, the length of the chain of others that must have started or completed before it
     /// starts; 0 starts first. Containers that only follow each other in list order are in one stage.
     pub fn start_stages(&self) -> Vec<usize> {

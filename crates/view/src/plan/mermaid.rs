@@ -36,7 +36,7 @@ pub fn render(view: &View<'_>) -> String {
         ));
     }
     for &c in view.stop.iter().flatten() {
-        for before in view.stops_after(c) {
+        for &before in &view.stop_rules[c].after {
             out.push_str(&format!("    t{before} -->|gone| t{c}\n"));
         }
     }

@@ -167,7 +167,7 @@ fn stop_arrows(out: &mut String, l: &Layout<'_>, container: usize) {
     let Some(column) = l.stop_column[container] else { return };
     let channel = l.stop_x(column) - 18.0;
     let to = l.middle(container);
-    for before in l.view.stops_after(container) {
+    for &before in &l.view.stop_rules[container].after {
         let Some(from_column) = l.stop_column[before] else { continue };
         let from = l.middle(before);
         let (turn, stop) = if from < to { (6.0, -6.0) } else { (-6.0, 6.0) };

@@ -1,6 +1,6 @@
 //! A plan in the order in which it is shown.
 
-use outrigger_lifecycle::{Gate, Need, Plan, PreStopWhen, Qos, ResourceTotals, Role, effective, qos};
+use outrigger_lifecycle::{Gate, Need, Plan, Qos, ResourceTotals, Role, StopRule, effective, qos};
 use outrigger_manifest::{Checked, PodManifest};
 
 /// The input of all formats of a plan.
@@ -15,6 +15,8 @@ pub struct View<'a> {
     pub(super) start: Vec<Vec<usize>>,
     /// Containers by stop stage, without init containers: they have ended by then.
     pub(super) stop: Vec<Vec<usize>>,
+    /// What each container waits for in a stop.
+    pub(super) stop_rules: Vec<StopRule>,
     /// Its requests and limits.
     pub(super) resources: ResourceTotals,
     /// Its QoS class.
@@ -28,15 +30,14 @@ impl<'a> View<'a> {
         let (plan, spec) = (&planned.as_ref()?.plan, pod.input.pod.spec.as_ref()?);
         let all = 0..plan.containers.len();
         let runs = |c: &usize| plan.containers[*c].role != Role::Init;
+        let stop_rules = plan.stop_rules();
         Some(View {
             pod,
             count: *count,
             plan,
             start: by_stage(all.clone(), &plan.start_stages()),
-            stop: by_stage(
-                all.filter(runs),
-                &plan.containers.iter().map(|c| c.stop_stage).collect::<Vec<_>>(),
-            ),
+            stop: by_stage(all.filter(runs), &stop_rules.iter().map(|r| r.stage).collect::<Vec<_>>()),
+            stop_rules,
             resources: effective(spec, plan),
             qos: qos(spec),
         })
@@ -69,32 +70,6 @@ impl<'a> View<'a> {
             }
         }
         false
-    }
-
-    /// The containers that are gone when a container's turn to stop comes, without those that are gone
-    /// earlier anyway, and without init containers.
-    pub(super) fn stops_after(&self, container: usize) -> Vec<usize> {
-        let after = |c: usize| self.plan.containers[c].stop_after.iter().copied().filter(|&b| self.runs(b));
-        after(container)
-            .filter(|&b| !after(container).any(|other| other != b && after(other).any(|c| c == b)))
-            .collect()
-    }
-
-    /// The containers whose preStop hooks must end before this container is signalled, although they stop
-    /// later.
-    pub(super) fn first_hooks(&self, container: usize) -> Vec<usize> {
-        let first = |c: usize| {
-            let c = &self.plan.containers[c];
-            c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn
-        };
-        if first(container) {
-            return Vec::new();
-        }
-        (0..self.plan.containers.len()).filter(|&c| first(c)).collect()
-    }
-
-    fn runs(&self, container: usize) -> bool {
-        self.plan.containers[container].role != Role::Init
     }
 
     /// A container's name.

@@ -185,13 +185,20 @@ fn restarts(c: &ContainerPlan) -> String {
 
 /// When and how a container is stopped.
 pub(super) fn stops(view: &View<'_>, container: usize) -> String {
-    let c = &view.plan.containers[container];
+    let (c, rule) = (&view.plan.containers[container], &view.stop_rules[container]);
+    let on = names(view, rule.after.clone());
     if view.plan.grace_ms == 0 {
-        return "killed at once: the grace period is 0".to_owned();
+        // Native sidecars do not wait longer than the grace period (R3.25).
+        let turn = match on.as_slice() {
+            [_, ..] if view.plan.keeps_order_after_grace() => {
+                format!("once {} {} gone", and(&on), is_are(on.len()))
+            }
+            _ => "at once".to_owned(),
+        };
+        return format!("killed {turn}: the grace period is 0");
     }
     let signal = signal(view, c);
-    let on = names(view, view.stops_after(container));
-    let first = names(view, view.first_hooks(container));
+    let first = names(view, rule.first_hooks.clone());
     let turn = match (on.is_empty(), first.is_empty()) {
         (false, _) => format!("once {} {} gone", and(&on), is_are(on.len())),
         (true, false) => format!("once the preStop hook of {} is done", and(&first)),
