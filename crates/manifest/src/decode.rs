@@ -427,7 +427,7 @@ fn abbreviate(text: &str) -> String {
 }
 
 /// The most similar name, if one is similar enough to be a likely typo.
-pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
+pub fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     // Comparing is quadratic in length, and no field has a name this long.
     if name.len() > 64 {
         return None;

@@ -103,7 +103,24 @@ impl std::error::Error for Diagnostics {}
 /// Shows diagnostics with file, line, column and the source lines.
 pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
-    let renderer = renderer.decor_style(DecorStyle::Ascii).term_width(110);
+    show(diagnostics, sources, renderer.term_width(110))
+}
+
+/// The same in lines of at most `width` columns, as far as names and paths allow it. Sentences are wrapped, and long
+/// lines of the source are cut.
+pub fn render_within(
+    diagnostics: &[Diagnostic],
+    sources: &[SourceFile],
+    color: bool,
+    width: usize,
+) -> String {
+    let renderer = if color { Renderer::styled() } else { Renderer::plain() };
+    let narrow: Vec<Diagnostic> = diagnostics.iter().map(|d| narrow(d, sources, width)).collect();
+    show(&narrow, sources, renderer.term_width(width))
+}
+
+fn show(diagnostics: &[Diagnostic], sources: &[SourceFile], renderer: Renderer) -> String {
+    let renderer = renderer.decor_style(DecorStyle::Ascii);
     let mut out = String::new();
     for diagnostic in diagnostics {
         let text = renderer.render(&[group(diagnostic, sources)]);
@@ -117,6 +134,70 @@ pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -
         out.push_str("\n\n");
     }
     out
+}
+
+/// A diagnostic whose sentences are wrapped to a width. The renderer indents their further lines. Labels that do not
+/// fit beside the text they are about stand below.
+fn narrow(diagnostic: &Diagnostic, sources: &[SourceFile], width: usize) -> Diagnostic {
+    let lines = diagnostic.span.iter().chain(diagnostic.labels.iter().map(|(span, _)| span));
+    let position = |span: &Span| sources.get(span.file).map(|source| source.position(span.start));
+    let digits = lines.filter_map(position).map(|at| at.line.to_string().len()).max().unwrap_or(0);
+    let code = diagnostic.code.map_or(0, |code| code.len() + 2);
+    let head = "warning: ".len() + code;
+    let mut narrow = diagnostic.clone();
+    narrow.message = wrap(&diagnostic.message, width.saturating_sub(head));
+    // The renderer shows every marked text in full.
+    let clip = |span: &mut Span| span.end = span.end.min(span.start + width / 2);
+    narrow.span.iter_mut().for_each(clip);
+    let mut below: Vec<String> = diagnostic.hint.iter().cloned().collect();
+    let primary = narrow.span;
+    narrow.labels.retain_mut(|(span, text)| {
+        clip(span);
+        let Some(at) = position(span) else { return true };
+        // Two marked texts that are far apart do not fit on one line.
+        let is_far = primary.is_some_and(|first| {
+            let line = |span: &Span| position(span).map(|at| at.line);
+            let (from, to) = (first.start.min(span.start), first.end.max(span.end));
+            first.file == span.file
+                && line(&first) == Some(at.line)
+                && to - from + "... ...".len() + digits > width / 2
+        });
+        if is_far {
+            below.push(format!("line {}: {text}", at.line));
+            return false;
+        }
+        let beside = digits + " | ".len() + at.column + (span.end - span.start);
+        if beside + text.chars().count() >= width {
+            below.push(format!("line {}: {}", at.line, std::mem::take(text)));
+        }
+        true
+    });
+    let room = width.saturating_sub(digits + " = help: ".len() + 1);
+    narrow.hint = (!below.is_empty()).then(|| wrap(&below.join("\n"), room));
+    narrow
+}
+
+/// Breaks lines at spaces. Lines that are indented are meant to be copied, and stay as they are.
+fn wrap(text: &str, width: usize) -> String {
+    let mut out: Vec<String> = Vec::new();
+    for paragraph in text.split('\n') {
+        if paragraph.starts_with(' ') || paragraph.chars().count() <= width {
+            out.push(paragraph.to_owned());
+            continue;
+        }
+        let mut line = String::new();
+        for word in paragraph.split(' ') {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                out.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        out.push(line);
+    }
+    out.join("\n")
 }
 
 /// Whether a line has nothing but a bar, perhaps in color.
@@ -145,7 +226,12 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     // One snippet per file, the primary one first.
     let mut places: Vec<(Span, Option<&str>, bool)> = Vec::new();
     places.extend(diagnostic.span.map(|span| (span, None, true)));
-    places.extend(diagnostic.labels.iter().map(|(span, text)| (*span, Some(text.as_str()), false)));
+    places.extend(
+        diagnostic
+            .labels
+            .iter()
+            .map(|(span, text)| (*span, Some(text.as_str()).filter(|text| !text.is_empty()), false)),
+    );
     let mut files: Vec<usize> = Vec::new();
     for (span, ..) in &places {
         if !files.contains(&span.file) {

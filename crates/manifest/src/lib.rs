@@ -34,8 +34,9 @@ mod workload;
 mod yaml;
 
 pub use check::{Checked, check, check_level};
+pub use decode::nearest;
 pub use defaults::apply_defaults;
-pub use diagnostic::{Diagnostic, Diagnostics, render, to_json};
+pub use diagnostic::{Diagnostic, Diagnostics, render, render_within, to_json};
 pub use edit::flow_list;
 pub use limits::Limits;
 pub use outrigger_lifecycle::Severity;

@@ -1,5 +1,5 @@
 //! Generated names and uids. They come from hashes, not from random numbers: the same manifest gives the same
-//! pods every time.
+//! pods every time, and a process that resumes a run of a node gives its pods the names they have.
 
 use sha2::{Digest, Sha256};
 

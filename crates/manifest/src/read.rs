@@ -530,7 +530,7 @@ impl Reader<'_> {
         };
         metadata.name = Some(name.clone());
         metadata.namespace = Some(namespace.clone());
-        Owner { namespace, name }
+        Owner { namespace, name, instance: String::new() }
     }
 
     /// Checks the number of pods; whether it is within the limits.

@@ -41,6 +41,8 @@ pub enum Workload {
 pub(crate) struct Owner {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    /// Tells it from other objects that have the name before or after it. Generated names and uids depend on it.
+    pub(crate) instance: String,
 }
 
 impl Workload {
@@ -204,10 +206,11 @@ impl Workload {
     }
 
     /// Creates one more pod of this workload. `like` is any of its pods, `nth` its index, and `attempt` the
-    /// number of pods that had this index before.
-    pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32) -> PodManifest {
+    /// number of pods that had this index before. Pods of another `instance` of the workload have other generated
+    /// names; if it is empty, names depend on the manifest alone.
+    pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32, instance: &str) -> PodManifest {
         let mut made = like.clone();
-        let owner = owner_of(self.metadata());
+        let owner = Owner { instance: instance.to_owned(), ..owner_of(self.metadata()) };
         if let Some(pod) = self.pod(&owner, nth, attempt) {
             made.input.pod = pod;
             apply_defaults(&mut made.input.pod);
@@ -263,7 +266,7 @@ impl Workload {
             Workload::Pod(pod) => {
                 let mut pod = (**pod).clone();
                 pod.metadata.name = Some(owner.name.clone());
-                settle(&mut pod.metadata, &owner.namespace, attempt);
+                settle(&mut pod.metadata, owner, attempt);
                 Some(pod)
             }
             Workload::Job(_) => self.job_spec().map(|spec| job_pod(spec, owner, nth, attempt)),
@@ -293,7 +296,19 @@ impl Workload {
 impl Owner {
     /// The Job that a manual run of a CronJob creates; Kubernetes puts the minute of the run into the name.
     fn by_hand(&self) -> Owner {
-        Owner { name: names::join(&self.name, "-manual"), namespace: self.namespace.clone() }
+        self.named(names::join(&self.name, "-manual"))
+    }
+
+    /// Another owner, which belongs to this one.
+    fn named(&self, name: String) -> Owner {
+        Owner { name, namespace: self.namespace.clone(), instance: self.instance.clone() }
+    }
+
+    fn uid(&self, kind: &str) -> String {
+        match self.instance.as_str() {
+            "" => names::uid(&self.namespace, kind, &self.name),
+            instance => names::uid(&self.namespace, kind, &format!("{}/{instance}", self.name)),
+        }
     }
 
     fn reference(&self, api_version: &str, kind: &str) -> OwnerReference {
@@ -301,7 +316,7 @@ impl Owner {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),
             name: self.name.clone(),
-            uid: names::uid(&self.namespace, kind, &self.name),
+            uid: self.uid(kind),
             controller: Some(true),
             block_owner_deletion: Some(true),
         }
@@ -312,6 +327,7 @@ fn owner_of(metadata: &ObjectMeta) -> Owner {
     Owner {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
+        instance: String::new(),
     }
 }
 
@@ -341,9 +357,15 @@ impl Stamp<'_> {
     fn suffix(&self, kind: &str, nth: usize) -> String {
         let owner = self.owner;
         let (nth, attempt) = (nth.to_string(), self.attempt.to_string());
-        let parts = [kind, &owner.namespace, &owner.name, &nth, &attempt];
-        // The first pod of an index needs nothing to distinguish it.
-        names::suffix(5, &parts[..if self.attempt == 0 { 4 } else { 5 }])
+        let mut parts = vec![kind, &owner.namespace, &owner.name, &nth];
+        // The first pod of an index needs nothing to distinguish it, nor does the only instance of an owner.
+        if self.attempt > 0 || !owner.instance.is_empty() {
+            parts.push(&attempt);
+        }
+        if !owner.instance.is_empty() {
+            parts.push(&owner.instance);
+        }
+        names::suffix(5, &parts)
     }
 
     fn one(&self, template: &PodTemplateSpec, name: String, labels: &BTreeMap<String, String>) -> Pod {
@@ -354,17 +376,22 @@ impl Stamp<'_> {
             metadata.labels.get_or_insert_default().extend(labels.clone());
         }
         metadata.owner_references = Some(vec![self.owner.reference(self.api_version, self.kind)]);
-        settle(&mut metadata, &self.owner.namespace, self.attempt);
+        settle(&mut metadata, self.owner, self.attempt);
         Pod { metadata, spec: template.spec.clone(), status: None }
     }
 }
 
 /// Sets the namespace and uid of a pod. Two pods that use one name after each other get different uids.
-fn settle(metadata: &mut ObjectMeta, namespace: &str, attempt: u32) {
-    metadata.namespace = Some(namespace.to_owned());
-    let name = metadata.name.clone().unwrap_or_default();
-    let unique = if attempt == 0 { name } else { format!("{name}/{attempt}") };
-    metadata.uid.get_or_insert_with(|| names::uid(namespace, "Pod", &unique));
+fn settle(metadata: &mut ObjectMeta, owner: &Owner, attempt: u32) {
+    metadata.namespace = Some(owner.namespace.clone());
+    let mut unique = metadata.name.clone().unwrap_or_default();
+    if attempt > 0 {
+        unique = format!("{unique}/{attempt}");
+    }
+    if !owner.instance.is_empty() {
+        unique = format!("{unique}/{}", owner.instance);
+    }
+    metadata.uid.get_or_insert_with(|| names::uid(&owner.namespace, "Pod", &unique));
 }
 
 fn label(key: &str, value: String) -> BTreeMap<String, String> {
@@ -372,7 +399,7 @@ fn label(key: &str, value: String) -> BTreeMap<String, String> {
 }
 
 fn job_pod(spec: &JobSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {
-    let uid = names::uid(&owner.namespace, "Job", &owner.name);
+    let uid = owner.uid("Job");
     let labels = BTreeMap::from([
         ("batch.kubernetes.io/job-name".to_owned(), owner.name.clone()),
         ("job-name".to_owned(), owner.name.clone()),
@@ -421,7 +448,7 @@ fn replica_set(template: &PodTemplateSpec, deployment: &Owner) -> (Owner, String
     let text = serde_json::to_string(template).unwrap_or_default();
     let hash = names::suffix(10, &["template", &text]);
     let name = names::join(&deployment.name, &format!("-{hash}"));
-    (Owner { name, namespace: deployment.namespace.clone() }, hash)
+    (deployment.named(name), hash)
 }
 
 fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt: u32) -> Pod {

@@ -36,7 +36,7 @@ fn names(manifest: &Manifest) -> Vec<String> {
 fn all_pods(manifest: &Manifest) -> Vec<PodManifest> {
     let of_object = |pod: &PodManifest| {
         let workload = &manifest.workloads[pod.origin.workload];
-        let made = (0..pod.origin.count).map(|nth| workload.stamp(pod, nth, 0)).collect::<Vec<_>>();
+        let made = (0..pod.origin.count).map(|nth| workload.stamp(pod, nth, 0, "")).collect::<Vec<_>>();
         for (nth, pod) in made.iter().enumerate() {
             assert_eq!(pod.name(), workload.pod_name(nth));
         }

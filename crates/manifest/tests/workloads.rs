@@ -37,8 +37,8 @@ fn the_first_pod_is_the_one_that_was_read() {
         let manifest = manifest(&workload(kind, spec, policy));
         let [pod] = manifest.pods.as_slice() else { panic!("{kind}") };
         assert_eq!(pod.origin.count, 2, "{kind}");
-        assert_eq!(manifest.workloads[0].stamp(pod, 0, 0), *pod, "{kind}");
-        let second = manifest.workloads[0].stamp(pod, 1, 0);
+        assert_eq!(manifest.workloads[0].stamp(pod, 0, 0, ""), *pod, "{kind}");
+        let second = manifest.workloads[0].stamp(pod, 1, 0, "");
         assert_eq!(second.name(), manifest.workloads[0].pod_name(1), "{kind}");
         assert_ne!(second.name(), pod.name(), "{kind}");
     }
@@ -53,7 +53,7 @@ fn further_pods_are_pods_of_their_own() {
         ("StatefulSet", "  serviceName: w\n", "Always", true),
     ] {
         let manifest = manifest(&workload(kind, spec, policy));
-        let pods: Vec<_> = (0..4).map(|n| manifest.workloads[0].stamp(&manifest.pods[0], 1, n)).collect();
+        let pods: Vec<_> = (0..4).map(|n| manifest.workloads[0].stamp(&manifest.pods[0], 1, n, "")).collect();
         let names: BTreeSet<&str> = pods.iter().map(|pod| pod.name()).collect();
         assert_eq!(names.len(), if named { 1 } else { 4 }, "{kind}");
         let uids: BTreeSet<_> = pods.iter().map(|pod| pod.input.pod.metadata.uid.clone()).collect();
@@ -128,7 +128,7 @@ fn pods_beside_their_workload_are_left_to_it() {
         let first = manifest(&text);
         let (pod, workload) = (&first.pods[0], &first.workloads[0]);
         let made: Vec<String> = (0..pod.origin.count)
-            .map(|nth| workload.stamp(pod, nth, 0).input.pod)
+            .map(|nth| workload.stamp(pod, nth, 0, "").input.pod)
             .map(|pod| serde_json::to_string(&pod).expect("a pod is plain data"))
             .collect();
         let bystander =

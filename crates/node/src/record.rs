@@ -25,6 +25,10 @@ pub struct RunRecord {
     pub reading: Value,
     /// Options of their pods.
     pub pods: PodOptions,
+    /// What generated names of pods depend on: the id of the run, so that another run of the same manifests has other
+    /// names. Empty in records of older versions, whose names depended on the manifests alone.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub names: String,
     /// How often an object of this name was replaced or removed, by object id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub generations: BTreeMap<String, u32>,
@@ -64,6 +68,14 @@ impl RunRecord {
         match self.generations.get(&id) {
             Some(generation) => format!("{id}#{generation}"),
             None => id,
+        }
+    }
+
+    /// What the generated names of the object with this key depend on.
+    pub(crate) fn instance(names: &str, key: &str) -> String {
+        match key.split_once('#') {
+            Some((_, generation)) if !names.is_empty() => format!("{names}#{generation}"),
+            _ => names.to_owned(),
         }
     }
 

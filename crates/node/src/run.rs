@@ -119,6 +119,7 @@ pub async fn run<R: Runtime>(
     let facts = RunFacts { id: options.run_id.clone(), files: options.files, node: None };
     let supervised = SupervisorOptions {
         run: options.run_id,
+        files: facts.files.clone(),
         pods: options.pods,
         companions,
         numbers: Arc::default(),

@@ -14,7 +14,7 @@ use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;
 use serde_json::Value;
 
-use crate::control::RestartOrder;
+use crate::control::{OfRun, RestartOrder};
 use crate::sinks::{Happened, Member, Sinks, subject};
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
@@ -33,6 +33,8 @@ pub(crate) enum Afterwards {
 pub(crate) struct SupervisorOptions {
     /// The run's id.
     pub(crate) run: String,
+    /// The names of its manifests.
+    pub(crate) files: Vec<String>,
     pub(crate) pods: PodOptions,
     pub(crate) companions: Companions,
     /// The number of the next pod; shared by all runs of a node.
@@ -46,6 +48,7 @@ pub(crate) struct Supervisor<R> {
     agent: Agent<R>,
     events: Events,
     run: Arc<str>,
+    files: Vec<String>,
     options: Arc<PodOptions>,
     companions: Arc<Companions>,
     numbers: Arc<AtomicUsize>,
@@ -68,12 +71,13 @@ pub(crate) fn pod_number(uid: &PodUid) -> Option<usize> {
 
 impl<R: Runtime> Supervisor<R> {
     pub(crate) fn new(agent: Agent<R>, options: SupervisorOptions, sinks: Sinks) -> Self {
-        let SupervisorOptions { run, pods, companions, numbers, on_failure, afterwards } = options;
+        let SupervisorOptions { run, files, pods, companions, numbers, on_failure, afterwards } = options;
         let run: Arc<str> = run.into();
         Supervisor {
             events: agent.subscribe(Scope::Group(run.clone())),
             agent,
             run,
+            files,
             options: Arc::new(pods),
             companions: Arc::new(companions),
             numbers,
@@ -146,7 +150,7 @@ impl<R: Runtime> Supervisor<R> {
         let workload = (origin.kind != "Pod").then(|| format!("{}/{}", origin.kind, origin.name));
         let run = match self.afterwards {
             Afterwards::Forget => None,
-            Afterwards::Keep => Some(self.run.to_string()),
+            Afterwards::Keep => Some(OfRun { id: self.run.to_string(), files: self.files.clone() }),
         };
         self.sinks.output.join(context.name(), workload.clone(), context.plan());
         self.sinks.registry.join(number, context.clone(), workload, run);
@@ -165,7 +169,8 @@ impl<R: Runtime> Supervisor<R> {
     }
 
     /// Replaces the companions and sources of future pods after the manifests have changed.
-    pub(crate) fn now_reads(&mut self, companions: Companions, hints: Hints) {
+    pub(crate) fn now_reads(&mut self, companions: Companions, hints: Hints, files: Vec<String>) {
+        self.files = files;
         self.companions = Arc::new(companions);
         self.sinks.hints = hints;
     }

@@ -31,9 +31,13 @@ impl Work {
         self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.manifest.origin.count))
     }
 
-    /// Namespaces and names of the pods that are created first.
-    pub(crate) fn pod_names(&self) -> impl Iterator<Item = (&str, String)> {
-        self.pods.iter().flat_map(move |pod| {
+    /// Namespaces and names of the pods whose names are not generated: pods, and those of StatefulSets.
+    pub(crate) fn fixed_pod_names(&self) -> impl Iterator<Item = (&str, String)> {
+        let is_fixed = |pod: &&PlannedPod| {
+            let workload = self.workloads.get(pod.manifest.origin.workload);
+            matches!(workload, None | Some(Workload::Pod(_) | Workload::StatefulSet(_)))
+        };
+        self.pods.iter().filter(is_fixed).flat_map(move |pod| {
             let workload = self.workloads.get(pod.manifest.origin.workload);
             let name = move |nth| match workload {
                 Some(workload) => workload.pod_name(nth),

@@ -1,9 +1,9 @@
-//! `outrigger analyze`: what the start and the stop of a pod waited for.
+//! `outrigger analyze`: what the start and the stop of a pod waited for, and what a Job waited for between its pods.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_view::analyze::{analyze, text};
+use outrigger_view::analyze::{Analyses, analyze_all, text};
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -16,7 +16,7 @@ Examples:
   outrigger simulate job.yaml -o json | outrigger analyze -
   outrigger analyze events.jsonl -o json
 
-The critical path is what the last container to become ready, and the last one to exit, waited for. Only a shorter critical path makes the pod faster.
+The critical path is what the last container to become ready, and the last one to exit, waited for. Of a Job with several pods, its pods and the back-off between them are shown first, on one clock. Only a shorter critical path makes the pod faster.
 
 Exit codes: 0 analyzed, 2 the events cannot be read.")]
 pub(crate) struct Args {
@@ -40,16 +40,17 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let mut all = Vec::new();
-    for pod in timeline::pods(&args.events, args.pod.as_deref())? {
-        all.push(analyze(&pod.entries).map_err(|e| Failure::Input(e.into()))?);
-    }
+    let events = timeline::events(&args.events, args.pod.as_deref())?;
+    let Analyses { workloads, pods } = analyze_all(&events).map_err(|e| Failure::Input(e.into()))?;
     match args.output {
         Output::Json => {
-            let value = json!({ "version": 1, "pods": all });
+            let value = json!({ "version": 1, "workloads": workloads, "pods": pods });
             terminal::print_plain(&format!("{value:#}\n"))?;
         }
-        Output::Text => terminal::print(&all.iter().map(text).collect::<Vec<_>>().join("\n"))?,
+        Output::Text => {
+            let width = terminal::out_width().unwrap_or(terminal::WIDTH);
+            terminal::print(&text(&workloads, &pods, width))?;
+        }
     }
     Ok(Outcome::Fine)
 }

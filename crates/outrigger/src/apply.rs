@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use outrigger_agent::options::PodOptions;
-use outrigger_manifest::render;
 use outrigger_node::control::{Answer, Applied, AppliedObject, Request};
 use outrigger_node::record::RunRecord;
 use outrigger_node::work::Work;
@@ -81,7 +80,7 @@ fn apply(args: Args) -> Result<u8, Failure> {
     let sources = args.read.sources(&args.files)?;
     // Errors are shown with their lines before the node is asked.
     let (work, warnings) = run::read_work(sources, &args.reading(), RuntimeArg::Embedded, None)?;
-    terminal::eprint(&render(&warnings, &work.sources, true));
+    terminal::diagnostics(&warnings, &work.sources);
     let record = record(&args, &work)?;
     let detach =
         Detach { state_dir: args.state_dir.clone(), flags: Vec::new(), wait: args.wait, quiet: true };
@@ -133,6 +132,7 @@ fn record(args: &Args, work: &Work) -> Result<RunRecord, Failure> {
             pids_limit: run::pids_limit(None),
             log_limits: LogLimits::default(),
         },
+        names: String::new(),
         generations: Default::default(),
         retired: Vec::new(),
         manifest: None,

@@ -26,9 +26,9 @@ Examples:
   outrigger attach job/report    the same of a Job
   outrigger attach run/k3v9x0aq  a run by its id
 
-Ctrl-C ends the command, not the run.
+Ctrl-C ends the command, not the run: its pods go on running.
 
-Exit codes: that of the run, as `outrigger run` would have it.")]
+Exit codes: that of the run, as `outrigger run` would have it; 130 after Ctrl-C.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pod: PodArgs,
@@ -56,6 +56,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     let code = loop {
         tokio::select! {
             Some(text) = written.recv() => logs::write(&text)?,
+            _ = tokio::signal::ctrl_c() => return Ok(runs::left_running(&run)),
             answer = end.next() => match answer.map_err(runs::refused)? {
                 Answer::Exit(code, _) => break u8::try_from(code).unwrap_or(1),
                 other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),

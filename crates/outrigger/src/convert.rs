@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use outrigger_lifecycle::convert::Target;
 use outrigger_manifest::convert::{ConvertError, convert};
-use outrigger_manifest::{Diagnostic, Severity, check, render};
+use outrigger_manifest::{Diagnostic, Severity, check};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
@@ -83,7 +83,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         })?;
     let severity = if args.lossy { Severity::Warning } else { Severity::Error };
     let losses: Vec<Diagnostic> = converted.losses(severity);
-    terminal::eprint(&render(&losses, &sources, true));
+    terminal::diagnostics(&losses, &sources);
     for note in &converted.notes {
         terminal::note(note);
     }

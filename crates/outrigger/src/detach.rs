@@ -123,7 +123,11 @@ async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
 pub(crate) async fn wait(node: &Run, run: &str, until: WaitArg) -> Result<u8, Failure> {
     let request = Request::Await { run: run.to_owned(), over: false, running: until == WaitArg::Running };
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;
-    match connection.next().await.map_err(runs::refused)? {
+    let answer = tokio::select! {
+        answer = connection.next() => answer.map_err(runs::refused)?,
+        _ = tokio::signal::ctrl_c() => return Ok(runs::left_running(run)),
+    };
+    match answer {
         Answer::Done => Ok(0),
         Answer::Exit(code, _) => {
             if code != 0 {
@@ -149,14 +153,17 @@ pub(crate) async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure
 /// Says on standard error which pods of a run have failed, and why. The exit code is the result.
 pub(crate) async fn tell_failures(node: &Run, run: &str) {
     for pod in pods(node, run).await.unwrap_or_default() {
-        if pod.phase == "Failed" && !pod.stopped {
-            terminal::eprint(&format!("{}\n", failure(&pod)));
+        if pod.phase == "Failed" {
+            terminal::say(&failure(&pod));
         }
     }
 }
 
 /// Why a pod has failed, for people.
 fn failure(pod: &PodState) -> String {
+    if pod.stopped {
+        return format!("{} was stopped", pod.name);
+    }
     let why = pod.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
     // What a container's log does not say.
     let details = pod.containers.iter().filter_map(|c| Some(format!("; {}: {}", c.name, c.reason.as_ref()?)));

@@ -276,6 +276,7 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
                 sources: vec![(name, text)],
                 reading: reading.clone(),
                 pods: pods.clone(),
+                names: String::new(),
                 generations: Default::default(),
                 retired: Vec::new(),
                 manifest: Some(path),

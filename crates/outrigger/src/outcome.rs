@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_manifest::{Diagnostic, Severity, SourceFile, render};
+use outrigger_manifest::{Diagnostic, Severity, SourceFile};
 
 use crate::terminal;
 
@@ -60,7 +60,7 @@ pub(crate) fn exit_code(result: Result<Outcome, Failure>) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Manifest(diagnostics, sources)) => {
-            terminal::eprint(&render(&diagnostics, &sources, true));
+            terminal::diagnostics(&diagnostics, &sources);
             ExitCode::from(2)
         }
         // The reader of our output has closed it, as in `outrigger plan … | head`.

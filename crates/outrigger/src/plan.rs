@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use outrigger_manifest::render;
 use outrigger_view::plan::{self, View};
 
 use crate::input::ReadArgs;
@@ -57,7 +56,10 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let checked = supplies::check_pods(&manifest, &args.read.features());
     let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
     let out = match args.output {
-        Output::Text => views.iter().map(plan::text).collect::<Vec<_>>().join("\n"),
+        Output::Text => {
+            let width = terminal::out_width().unwrap_or(terminal::WIDTH);
+            views.iter().map(|view| plan::text(view, width)).collect::<Vec<_>>().join("\n")
+        }
         Output::Json => format!("{:#}\n", plan::json(&checked, &manifest.warnings, &sources)),
         Output::Mermaid => views.iter().map(plan::mermaid).collect::<Vec<_>>().join("\n"),
         Output::Svg => plan::svg(&views),
@@ -69,7 +71,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let mut diagnostics = manifest.warnings.clone();
     diagnostics.extend(checked.iter().flat_map(|c| c.diagnostics.iter().cloned()));
     if args.output != Output::Json {
-        terminal::eprint(&render(&diagnostics, &sources, true));
+        terminal::diagnostics(&diagnostics, &sources);
     }
     Ok(Outcome::of(&diagnostics))
 }

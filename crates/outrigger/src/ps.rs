@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use outrigger_lifecycle::Span;
 use outrigger_node::control::{ContainerState, Named, Object, PodState, Run, Selector};
 use outrigger_runtime::embedded::killed_runs;
-use outrigger_view::table;
+use outrigger_view::table::{NONE, table};
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
@@ -65,7 +65,14 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         keep(&mut found.runs, |pid, pod| picked.contains(&(pid, pod.number)));
         found.runs.retain(|run| !run.state.pods.is_empty());
     } else {
-        found.runs.retain(|run| args.place.run.is_none_or(|pid| pid == run.state.pid));
+        if let Some(wanted) = &args.place.run {
+            for run in &mut found.runs {
+                let mut pods = std::mem::take(&mut run.state.pods);
+                pods.retain(|pod| wanted.has(run, pod));
+                run.state.pods = pods;
+            }
+            found.runs.retain(|run| !run.state.pods.is_empty() || wanted.is_process(run.state.pid));
+        }
         keep(&mut found.runs, |_, pod| {
             args.place.namespace.as_ref().is_none_or(|n| *n == pod.namespace)
                 && args.selector.as_ref().is_none_or(|selector| selector.matches(&pod.labels))
@@ -114,12 +121,13 @@ fn pods(runs: &[Run]) -> String {
             age(pod.age_ms),
             or_none(addresses(pod).first().cloned().unwrap_or_default()),
             or_none(ports(pod).join(",")),
-            run.state.pid.to_string(),
-            run.state.files.join(" "),
+            run_of(run, pod),
+            files_of(run, pod),
             reason(pod),
         ]
     });
-    table::columns(["POD", "PHASE", "READY", "RESTARTS", "AGE", "IP", "PORTS", "RUN", "FILE", "REASON"], rows)
+    let heading = ["POD", "PHASE", "READY", "RESTARTS", "AGE", "IP", "PORTS", "RUN", "FILE", "REASON"];
+    table(heading, rows, terminal::out_width())
 }
 
 fn wide(runs: &[Run]) -> String {
@@ -137,7 +145,8 @@ fn wide(runs: &[Run]) -> String {
             or_none(pod.workload.clone().unwrap_or_default()),
             or_none(labels.join(",")),
             run.state.pid.to_string(),
-            run.state.files.join(" "),
+            run_of(run, pod),
+            files_of(run, pod),
             reason(pod),
         ]
     });
@@ -152,11 +161,12 @@ fn wide(runs: &[Run]) -> String {
         "PORTS",
         "WORKLOAD",
         "LABELS",
+        "PID",
         "RUN",
         "FILE",
         "REASON",
     ];
-    table::columns(heading, rows)
+    table(heading, rows, terminal::out_width())
 }
 
 fn containers(runs: &[Run]) -> String {
@@ -173,7 +183,19 @@ fn containers(runs: &[Run]) -> String {
             ]
         })
     });
-    table::columns(["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "REASON"], rows)
+    let heading = ["POD", "CONTAINER", "ROLE", "STATE", "RESTARTS", "AGE", "REASON"];
+    table(heading, rows, terminal::out_width())
+}
+
+/// What `--run` takes: the run of a node, or the process of a run in the foreground.
+fn run_of(run: &Run, pod: &PodState) -> String {
+    pod.run.clone().unwrap_or_else(|| run.state.pid.to_string())
+}
+
+/// The manifests of a pod.
+fn files_of(run: &Run, pod: &PodState) -> String {
+    let files = if pod.files.is_empty() { &run.state.files } else { &pod.files };
+    files.join(" ")
 }
 
 /// The addresses of a pod. Those of a pod that has ended may belong to another by now.
@@ -186,10 +208,10 @@ fn ports(pod: &PodState) -> &[String] {
     if pod.over { &[] } else { &pod.ports }
 }
 
-/// kubectl's text for an empty column.
+/// A text, or kubectl's for an empty column.
 fn or_none(text: String) -> String {
     match text.is_empty() {
-        true => "<none>".to_owned(),
+        true => NONE.to_owned(),
         false => text,
     }
 }

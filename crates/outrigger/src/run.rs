@@ -12,7 +12,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use outrigger_agent::host_ports;
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
 use outrigger_lifecycle::{ContainerRef, List, Plan, PodSecurityLevel, Severity, parse_quantity};
-use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, check_level, render};
+use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, check_level};
 use outrigger_node::node::new_id;
 use outrigger_node::record::RunRecord;
 use outrigger_node::run::RunOptions;
@@ -480,7 +480,7 @@ fn check_confinement(args: &Args, work: &Work) -> Result<(), Failure> {
     }
     if args.runtime == RuntimeArg::Embedded && !args.quiet {
         findings.extend(idle_limits(work));
-        terminal::eprint(&render(&findings, &work.sources, true));
+        terminal::diagnostics(&findings, &work.sources);
     }
     Ok(())
 }
@@ -549,7 +549,7 @@ fn work(args: &Args) -> Result<Work, Failure> {
     let reading = args.reading();
     let (work, warnings) = read_work(sources, &reading, args.runtime, state_dir.as_deref())?;
     if !args.quiet {
-        terminal::eprint(&render(&warnings, &work.sources, true));
+        terminal::diagnostics(&warnings, &work.sources);
     }
     Ok(work)
 }
@@ -608,6 +608,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
         sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
         reading: args.reading().to_json()?,
         pods,
+        names: String::new(),
         generations: Default::default(),
         retired: Vec::new(),
         manifest: None,

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, Selector, Which};
+use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, RunName, Selector, Which};
 use outrigger_node::node::{LeftPods, Unfinished, unfinished_runs};
 use outrigger_runtime::embedded::rootless;
 
@@ -42,9 +42,9 @@ pub(crate) struct PlaceArgs {
     /// Only pods in this namespace.
     #[arg(long, short = 'n', value_name = "NAME")]
     pub(crate) namespace: Option<String>,
-    /// Only pods of the run with this process ID; `outrigger ps` shows it.
-    #[arg(long, value_name = "PID")]
-    pub(crate) run: Option<u32>,
+    /// Only pods of this run, as `outrigger ps` shows it: a process ID, or the id of a run of a node.
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<RunName>,
     /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`. With
     /// OUTRIGGER_STATE_DIR set, pods of nodes with another state directory are left out.
     #[arg(long, value_name = "DIR")]
@@ -104,7 +104,7 @@ impl PlaceArgs {
 
     /// The pods with this name or these labels.
     pub(crate) fn which(&self, what: Named) -> Which {
-        Which { what, namespace: self.namespace.clone(), run: self.run }
+        Which { what, namespace: self.namespace.clone(), run: self.run.clone() }
     }
 }
 
@@ -149,11 +149,20 @@ impl ContainerArgs {
     pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
         let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
         if picked.by_default {
-            terminal::eprint(&format!("{}\n", pod.defaulted(picked.container)));
+            terminal::say(&pod.defaulted(picked.container));
         }
         Ok(picked.container)
     }
 }
+
+/// Says that Ctrl-C has ended this command and not the run. Returns the exit code.
+pub(crate) fn left_running(run: &str) -> u8 {
+    terminal::note(&format!("the pods go on running; stop them with `outrigger stop run/{run}`"));
+    INTERRUPTED
+}
+
+/// The exit code of a process ended by SIGINT.
+const INTERRUPTED: u8 = 130;
 
 /// Runs a future to completion.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

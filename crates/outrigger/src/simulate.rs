@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
-use outrigger_manifest::{Diagnostic, ReadOptions, parse, render, to_json};
+use outrigger_manifest::{Diagnostic, ReadOptions, parse, to_json};
 pub(crate) use outrigger_simulate::Span;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
@@ -17,9 +17,6 @@ use serde_json::{Value, json};
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::{supplies, terminal};
-
-/// The same width as other output.
-const WIDTH: usize = 100;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -118,7 +115,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         match args.output {
             // Programs get an answer in any case.
             Output::Json => print_json(&[], &to_json(&errors, &sources))?,
-            Output::Text | Output::Svg | Output::Html => terminal::eprint(&render(&errors, &sources, true)),
+            Output::Text | Output::Svg | Output::Html => terminal::diagnostics(&errors, &sources),
         }
         return Ok(Outcome::Findings);
     }
@@ -177,7 +174,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
                 let mut out = format!("{}\n", paint(HEADING, &format!("Pod {}", plan.pod)));
                 out.push_str(&trace_text(plan, &played.trace));
                 out.push('\n');
-                out.push_str(&Timeline::new(plan, &played.trace).ascii(WIDTH, scale));
+                out.push_str(&Timeline::new(plan, &played.trace).ascii(terminal::out_width().unwrap_or(terminal::WIDTH), scale));
                 let took = outrigger_lifecycle::Span(played.duration_ms);
                 out.push_str(&format!("\n{name}: {} after {took}, seed {}\n", ended.1, args.seed));
                 for (container, why) in waits {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, Selector};
+use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, RunName, Selector};
 use outrigger_runtime::embedded::{KilledPod, killed_runs};
 
 use crate::outcome::{Failure, Outcome};
@@ -61,13 +61,13 @@ impl Args {
         let dir = self.place.dir();
         let runs =
             killed_runs().into_iter().filter(|run| dir.as_ref().is_none_or(|dir| *dir == run.state_dir));
-        let runs = runs.filter(|run| self.place.run.is_none_or(|pid| pid == run.pid));
+        let runs = runs.filter(|run| self.place.run.as_ref().is_none_or(|wanted| wanted.is_process(run.pid)));
         runs.flat_map(|run| run.pods).filter(|pod| is_named(pod) && in_namespace(pod)).collect()
     }
 
     fn say(&self, text: &str) {
         if !self.quiet {
-            terminal::eprint(&format!("{text}\n"));
+            terminal::say(text);
         }
     }
 }
@@ -163,8 +163,15 @@ async fn stop_all(
     grace_ms: Option<u64>,
 ) -> Result<(), Failure> {
     let mut asked = Vec::new();
-    for run in runs.iter().filter(|run| args.place.run.is_none_or(|pid| pid == run.state.pid)) {
-        let request = Request::StopRun { run: None, grace_ms };
+    let wanted = args.place.run.as_ref();
+    let is_meant = |run: &&Run| match wanted {
+        Some(wanted) => {
+            wanted.is_process(run.state.pid) || run.state.pods.iter().any(|pod| wanted.has(run, pod))
+        }
+        None => true,
+    };
+    for run in runs.iter().filter(is_meant) {
+        let request = Request::StopRun { run: wanted.and_then(RunName::id).map(str::to_owned), grace_ms };
         asked.push((run, run.ask(&request).await.map_err(runs::refused)?));
     }
     if asked.is_empty() && killed.is_empty() {
@@ -173,9 +180,10 @@ async fn stop_all(
     // Those of killed runs are asked before the first one is waited for, too.
     shorten(args, killed)?;
     for (run, connection) in asked {
-        let name = match run.state.node.is_some() {
-            true => "everything the node runs".to_owned(),
-            false => format!("run {}", run.state.pid),
+        let name = match (wanted.and_then(RunName::id), run.state.node.is_some()) {
+            (Some(id), _) => format!("run {id}"),
+            (None, true) => "everything the node runs".to_owned(),
+            (None, false) => format!("run {}", run.state.pid),
         };
         wait(args, &name, connection).await?;
     }

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
+use outrigger_manifest::{Diagnostic, SourceFile, render, render_within};
 use outrigger_view::output::Colors;
 use outrigger_view::safe_text;
 use outrigger_view::style::paint;
-use outrigger_view::text::shorten;
+use outrigger_view::text::{fit, shorten};
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -46,6 +47,31 @@ pub(crate) fn colors() -> Colors {
 pub(crate) fn is_lively() -> bool {
     let moves = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
+}
+
+/// The width of output that is not made for a terminal.
+pub(crate) const WIDTH: usize = 100;
+/// Narrower output could not be read.
+const WIDTH_MIN: usize = 40;
+
+/// The width that is asked for: that of `COLUMNS`, as in other tools, else that of the terminal, if there is one.
+fn asked_width(stream: impl rustix::fd::AsFd) -> Option<usize> {
+    let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
+    let terminal = || {
+        let size = rustix::termios::tcgetwinsize(stream).ok()?;
+        Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+    };
+    variable.filter(|columns| *columns > 0).or_else(terminal).map(|columns| columns.max(WIDTH_MIN))
+}
+
+/// The width of standard output; `None` for a file or a pipe, whose lines may have any length.
+pub(crate) fn out_width() -> Option<usize> {
+    asked_width(io::stdout())
+}
+
+/// The width of standard error, as [`out_width`].
+fn err_width() -> Option<usize> {
+    asked_width(io::stderr())
 }
 
 /// The longest name of a pod in front of a line on a terminal.
@@ -97,14 +123,46 @@ pub(crate) fn print_plain(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// Prints sentences on standard error, wrapped to its width.
+pub(crate) fn say(text: &str) {
+    eprint(&match err_width() {
+        Some(width) => format!("{}\n", fit(text, width)),
+        None => format!("{text}\n"),
+    });
+}
+
+/// Prints a sentence after a word in colour.
+fn say_as(style: Style, word: &str, text: &str) {
+    let text = format!("{word} {text}");
+    let text = err_width().map_or_else(|| text.clone(), |width| fit(&text, width));
+    eprint(&format!("{}{}\n", paint(style, word), text.strip_prefix(word).unwrap_or(&text)));
+}
+
 /// Prints a note on standard error.
 pub(crate) fn note(text: &str) {
-    eprint(&format!("{} {text}\n", paint(NOTE, "note:")));
+    say_as(NOTE, "note:", text);
 }
 
 /// Prints an error with its causes.
 pub(crate) fn error(error: &anyhow::Error) {
-    eprint(&format!("{} {}\n", paint(ERROR, "error:"), with_causes(error)));
+    say_as(ERROR, "error:", &with_causes(error));
+}
+
+/// Prints diagnostics on standard error, with the lines of the manifest.
+pub(crate) fn diagnostics(diagnostics: &[Diagnostic], sources: &[SourceFile]) {
+    eprint(&show(diagnostics, sources, err_width()));
+}
+
+/// Diagnostics as text for standard output.
+pub(crate) fn diagnostics_text(diagnostics: &[Diagnostic], sources: &[SourceFile]) -> String {
+    show(diagnostics, sources, out_width())
+}
+
+fn show(diagnostics: &[Diagnostic], sources: &[SourceFile], width: Option<usize>) -> String {
+    match width {
+        Some(width) => render_within(diagnostics, sources, true, width),
+        None => render(diagnostics, sources, true),
+    }
 }
 
 /// An error and its causes on one line. Many errors include the text of their cause; it is not repeated.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use outrigger_view::events::{PodEvents, read_events};
+use outrigger_view::events::{Events, read_events};
 use outrigger_view::timeline::{Picture, Scale, draw};
 
 use crate::input;
@@ -18,6 +18,7 @@ Examples:
   outrigger timeline events.jsonl -o html > timeline.html
   outrigger simulate job.yaml -o json | outrigger timeline - -o svg > life.svg
 
+The pods of a Job or another workload are drawn on one axis, with the back-off between them.
 The critical path, which the start and the stop waited for, is marked; `outrigger analyze` shows it as text.
 
 Exit codes: 0 drawn, 2 the events cannot be read.")]
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     /// Events from `run --events` or `simulate -o json`; `-` is standard input.
     #[arg(value_name = "EVENTS")]
     events: PathBuf,
-    /// Draw only this pod.
+    /// Draw only this pod, on an axis of its own.
     #[arg(long, value_name = "NAME")]
     pod: Option<String>,
     /// Draw time to scale; by default long pauses are drawn short.
@@ -50,7 +51,7 @@ enum Format {
 impl Format {
     fn picture(self) -> Picture {
         match self {
-            Format::Text => Picture::Text,
+            Format::Text => Picture::Text(terminal::out_width().unwrap_or(terminal::WIDTH)),
             Format::Svg => Picture::Svg,
             Format::Html => Picture::Html,
         }
@@ -58,9 +59,9 @@ impl Format {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let pods = pods(&args.events, args.pod.as_deref())?;
+    let events = events(&args.events, args.pod.as_deref())?;
     let scale = if args.linear { Scale::Linear } else { Scale::Compressed };
-    let drawn = draw(&pods, args.output.picture(), scale).map_err(|e| Failure::Input(e.into()))?;
+    let drawn = draw(&events, args.output.picture(), scale).map_err(|e| Failure::Input(e.into()))?;
     match args.output {
         Format::Text => terminal::print(&drawn)?,
         Format::Svg | Format::Html => terminal::print_plain(&drawn)?,
@@ -68,8 +69,8 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// The events of all pods in a file, or of one.
-pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Failure> {
+/// All events of a file, or those of one pod.
+pub(crate) fn events(file: &Path, pod: Option<&str>) -> Result<Events, Failure> {
     let text = if input::is_stdin(file) {
         std::io::read_to_string(std::io::stdin().lock())
     } else {
@@ -77,17 +78,16 @@ pub(crate) fn pods(file: &Path, pod: Option<&str>) -> Result<Vec<PodEvents>, Fai
     };
     let name = if input::is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = text.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
-    let mut pods =
+    let mut events =
         read_events(&text).with_context(|| format!("cannot use {name}")).map_err(Failure::Input)?;
     if let Some(wanted) = pod {
-        let names: Vec<String> = pods.iter().map(|p| format!("`{}`", p.pod)).collect();
-        pods.retain(|p| p.pod == wanted);
-        if pods.is_empty() {
+        let names: Vec<String> = events.pods.iter().map(|p| format!("`{}`", p.pod)).collect();
+        if !events.keep_pod(wanted) {
             let all = names.join(", ");
             return Err(Failure::Input(anyhow!("no pod `{wanted}` in {name}; its pods: {all}")));
         }
     }
-    Ok(pods)
+    Ok(events)
 }
 
 /// The picture a run writes at its end.

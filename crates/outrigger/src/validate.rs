@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use outrigger_lifecycle::PodSecurityLevel;
-use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, check_level, render, to_json};
+use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, check_level, to_json};
 use serde_json::json;
 
 use crate::input::ReadArgs;
@@ -105,7 +105,7 @@ fn combined(read: Vec<Diagnostic>, found: Vec<Diagnostic>, is_complete: bool) ->
 }
 
 fn text(diagnostics: &[Diagnostic], sources: &[SourceFile], pods: usize) -> Result<(), Failure> {
-    let mut out = render(diagnostics, sources, true);
+    let mut out = terminal::diagnostics_text(diagnostics, sources);
     let count = |severity| diagnostics.iter().filter(|d| d.severity == severity).count();
     let several = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));

@@ -37,8 +37,14 @@ fn root() -> PathBuf {
 }
 
 fn outrigger(args: &[&str], stdin: &str) -> Run {
+    outrigger_with(args, stdin, &[])
+}
+
+fn outrigger_with(args: &[&str], stdin: &str, env: &[(&str, &str)]) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
         .args(args)
+        .env_remove("COLUMNS")
+        .envs(env.iter().copied())
         .current_dir(root())
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR_FORCE")
@@ -772,4 +778,64 @@ fn what_the_manifest_lacks_is_found_by_every_command() {
     assert_eq!(outrigger(&["run", "-"], pod).code, 2);
     let run = outrigger(&["plan", "-o", "json", "-"], pod);
     assert!(run.stdout.contains("is not in the manifest"), "{}", run.all());
+}
+
+/// Manifests that are refused or warned about, with long sentences and long lines.
+const FAULTY: [&str; 4] = [
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  initContainers:\n  - {name: a-container-with-a-name, image: registry.example.com/team/application/component:1.2.3, readinessProbe: {tcpSocket: {port: 80}}}\n  containers:\n  - {name: app, image: i, comand: [sleep, infinity], lifecycle: {preStop: {httpGet: {port: http}}}}\n",
+    "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  annotations:\n    outrigger.dev/depends-on: 'a-rather-long-name: another-rather-long-name ready; another-rather-long-name: a-rather-long-name ready'\nspec:\n  containers:\n  - {name: a-rather-long-name, image: i}\n  - {name: another-rather-long-name, image: i}\n",
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: UPPER_case}\nspec: {containers: []}\n",
+    "apiVersion: v2\nkind: Pood\n",
+];
+
+/// The visible width of a line.
+fn width(line: &str) -> usize {
+    line.chars().count()
+}
+
+#[test]
+fn views_and_errors_fit_the_width_that_is_asked_for() {
+    let examples: Vec<String> = std::fs::read_dir(root().join("examples"))
+        .expect("examples")
+        .map(|entry| format!("examples/{}", entry.expect("a file").file_name().to_string_lossy()))
+        .filter(|name| name.ends_with(".yaml"))
+        .collect();
+    assert!(examples.len() > 5, "{examples:?}");
+    for columns in [60, 80, 120] {
+        let asked = columns.to_string();
+        let asked = [("COLUMNS", asked.as_str())];
+        let fits = |what: &str, run: &Run| {
+            for line in run.stdout.lines().chain(run.stderr.lines()) {
+                assert!(width(line) <= columns, "{what} at {columns}:\n{line}\nof\n{}", run.all());
+            }
+        };
+        for example in &examples {
+            let plan = outrigger_with(&["plan", example], "", &asked);
+            fits(&format!("plan {example}"), &plan);
+            let wide = outrigger(&["plan", example], "");
+            let words = |text: &str| text.replace(['─', '┬', '└', '├', '│'], " ").split_whitespace().count();
+            assert_eq!(words(&plan.stdout), words(&wide.stdout), "nothing is cut off: {}", plan.stdout);
+            let events = outrigger(&["simulate", example, "--stop-at", "30s", "-o", "json"], "").stdout;
+            for view in ["timeline", "analyze"] {
+                fits(&format!("{view} of {example}"), &outrigger_with(&[view, "-"], &events, &asked));
+            }
+        }
+        for view in ["timeline", "analyze"] {
+            fits(view, &outrigger_with(&[view, EVENTS], "", &asked));
+        }
+        for manifest in FAULTY {
+            for command in ["validate", "plan"] {
+                let run = outrigger_with(&[command, "-"], manifest, &asked);
+                assert_ne!(run.all().len(), 0);
+                fits(&format!("{command} of {manifest}"), &run);
+            }
+        }
+        for args in [
+            &["logs", "nobody", "--run", "99999999"][..],
+            &["timeline", "a/file/that/does/not/exist.jsonl"],
+            &["analyze", EVENTS, "--pod", "a-pod-that-is-not-in-the-file-and-has-a-long-name"],
+        ] {
+            fits(&args.join(" "), &outrigger_with(args, "", &asked));
+        }
+    }
 }

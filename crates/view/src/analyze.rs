@@ -10,14 +10,17 @@ mod stop;
 #[cfg(test)]
 mod tests;
 mod text;
+mod workload;
 
 use outrigger_lifecycle::trace::{Kind, Record, TraceEvent};
 use serde::Serialize;
 
+use crate::events::{Events, Group};
 use crate::timeline::{Line, TimelineError, lines};
 
 pub use advice::Advice;
 pub use text::text;
+pub use workload::{Stretch, StretchKind, WorkloadAnalysis, WorkloadEnd, analyze_workload};
 
 /// The kind of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -117,6 +120,12 @@ pub struct Stop {
 pub struct Analysis {
     /// The pod.
     pub pod: String,
+    /// The workload it is shown with: `Job/report`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// When its trace begins, since the first entry of its workload; 0 for a pod that is looked at alone. All other
+    /// times are since the first entry of the pod.
+    pub began_ms: u64,
     /// How it started, if anything did.
     pub start: Option<Start>,
     /// How it stopped, if it did.
@@ -131,10 +140,50 @@ pub struct Analysis {
 /// An entry lacks a field that every entry has.
 pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
     let pod = entries.first().map(|e| e.pod.clone()).unwrap_or_default();
-    let trace = Trace::new(lines(entries)?);
+    let trace = Trace::new(lines(entries, None)?);
     let (start, stop) = (start::of(&trace), stop::of(&trace));
     let advice = advice::of(&trace, start.as_ref(), stop.as_ref());
-    Ok(Analysis { pod, start, stop, advice })
+    Ok(Analysis { pod, workload: None, began_ms: 0, start, stop, advice })
+}
+
+/// The same of a pod of a workload whose first entry is at `zero_ms`.
+///
+/// # Errors
+/// An entry lacks a field that every entry has.
+pub fn analyze_since(entries: &[Record], zero_ms: u64) -> Result<Analysis, TimelineError> {
+    let began_ms = lines(entries, Some(zero_ms))?.first().map_or(0, |line| line.at);
+    Ok(Analysis { began_ms, ..analyze(entries)? })
+}
+
+/// The analyses of an events file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Analyses {
+    /// Workloads with several pods or waits between them.
+    pub workloads: Vec<WorkloadAnalysis>,
+    /// All pods; those of a workload follow one another.
+    pub pods: Vec<Analysis>,
+}
+
+/// Analyses all workloads and pods of a file.
+///
+/// # Errors
+/// An entry lacks a field that every entry has.
+pub fn analyze_all(events: &Events) -> Result<Analyses, TimelineError> {
+    let mut all = Analyses::default();
+    for group in events.groups() {
+        match group {
+            Group::Pod(pod) => all.pods.push(analyze(&pod.entries)?),
+            Group::Workload(workload, pods) => {
+                let found = analyze_workload(workload, &pods)?;
+                for pod in pods {
+                    let analysis = analyze_since(&pod.entries, found.zero_ms)?;
+                    all.pods.push(Analysis { workload: Some(found.workload.clone()), ..analysis });
+                }
+                all.workloads.push(found);
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// A trace, prepared for lookups.

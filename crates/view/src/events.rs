@@ -1,6 +1,6 @@
-//! Events files: the output of `run --events` and `simulate -o json`, split by pod.
+//! Events files: the output of `run --events` and `simulate -o json`, split by pod and workload.
 
-use outrigger_lifecycle::trace::{Line, Record};
+use outrigger_lifecycle::trace::{Line, Record, WorkloadEvent, WorkloadRecord};
 use serde_json::{Value, json};
 use thiserror::Error;
 
@@ -11,6 +11,86 @@ pub struct PodEvents {
     pub pod: String,
     /// Its entries, in order.
     pub entries: Vec<Record>,
+}
+
+/// The trace of one workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkloadEvents {
+    /// Its kind and name: `Job/report`.
+    pub workload: String,
+    /// Its entries, in order.
+    pub entries: Vec<WorkloadRecord>,
+}
+
+impl WorkloadEvents {
+    /// `Job report`.
+    pub fn title(&self) -> String {
+        self.workload.replacen('/', " ", 1)
+    }
+
+    fn created(&self, name: &str) -> bool {
+        let is_it = |record: &WorkloadRecord| matches!(&record.event, WorkloadEvent::PodCreated { pod, .. } if pod == name);
+        self.entries.iter().any(is_it)
+    }
+
+    fn waits(&self) -> bool {
+        self.entries.iter().any(|record| matches!(record.event, WorkloadEvent::JobBackOff { .. }))
+    }
+}
+
+/// All events of a file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Events {
+    /// The pods, in the order of their first events.
+    pub pods: Vec<PodEvents>,
+    /// The workloads, in the order of their first events.
+    pub workloads: Vec<WorkloadEvents>,
+}
+
+/// What is shown together.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Group<'a> {
+    /// A pod of its own, or the only one of a workload that never waited.
+    Pod(&'a PodEvents),
+    /// A workload and its pods, which share one axis.
+    Workload(&'a WorkloadEvents, Vec<&'a PodEvents>),
+}
+
+impl Events {
+    /// Pods of one workload together, the others alone.
+    pub fn groups(&self) -> Vec<Group<'_>> {
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for pod in &self.pods {
+            let Some(owner) = self.workloads.iter().find(|workload| workload.created(&pod.pod)) else {
+                groups.push(Group::Pod(pod));
+                continue;
+            };
+            let same = groups.iter_mut().find_map(|group| match group {
+                Group::Workload(workload, pods) if std::ptr::eq(*workload, owner) => Some(pods),
+                _ => None,
+            });
+            match same {
+                Some(pods) => pods.push(pod),
+                None => groups.push(Group::Workload(owner, vec![pod])),
+            }
+        }
+        for group in &mut groups {
+            if let Group::Workload(workload, pods) = group
+                && let [only] = pods.as_slice()
+                && !workload.waits()
+            {
+                *group = Group::Pod(only);
+            }
+        }
+        groups
+    }
+
+    /// Only this pod, without its workload. `false` if there is none of this name.
+    pub fn keep_pod(&mut self, name: &str) -> bool {
+        self.pods.retain(|pod| pod.pod == name);
+        self.workloads.clear();
+        !self.pods.is_empty()
+    }
 }
 
 /// Why an events file cannot be used.
@@ -31,21 +111,29 @@ pub enum EventsError {
     Empty,
 }
 
-/// Splits an events file by pod, in the order of their first events. Unknown events are left out, and so is
-/// an incomplete last line: the file may still be written to.
+/// Splits an events file by pod and workload. Unknown events are left out, and so is an incomplete last line:
+/// the file may still be written to.
 ///
 /// # Errors
-/// A line is not an event, or there is none.
-pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
-    let mut pods: Vec<PodEvents> = Vec::new();
-    let mut add = |line: Line| {
-        // Events of a workload do not belong to any pod.
-        let Some(record) = line.pod() else { return };
-        // Entries of one pod mostly follow one another.
-        match pods.iter_mut().rev().find(|p| p.pod == record.pod) {
-            Some(found) => found.entries.push(record),
-            None => pods.push(PodEvents { pod: record.pod.clone(), entries: vec![record] }),
+/// A line is not an event, or there is none of a pod.
+pub fn read_events(text: &str) -> Result<Events, EventsError> {
+    let mut events = Events::default();
+    let mut add = |line: Line| match line {
+        Line::Pod(record) => {
+            // Entries of one pod mostly follow one another.
+            match events.pods.iter_mut().rev().find(|p| p.pod == record.pod) {
+                Some(found) => found.entries.push(*record),
+                None => events.pods.push(PodEvents { pod: record.pod.clone(), entries: vec![*record] }),
+            }
         }
+        Line::Workload(record) => match events.workloads.iter_mut().find(|w| w.workload == record.workload) {
+            Some(found) => found.entries.push(*record),
+            None => {
+                let workload = record.workload.clone();
+                events.workloads.push(WorkloadEvents { workload, entries: vec![*record] });
+            }
+        },
+        Line::Unknown { .. } => {}
     };
     if let Some(played) = simulated(text) {
         for (i, entry) in played.iter().enumerate() {
@@ -65,7 +153,7 @@ pub fn read_events(text: &str) -> Result<Vec<PodEvents>, EventsError> {
             }
         }
     }
-    if pods.is_empty() { Err(EventsError::Empty) } else { Ok(pods) }
+    if events.pods.is_empty() { Err(EventsError::Empty) } else { Ok(events) }
 }
 
 /// The entries of the output of `simulate -o json`, if it is that.
@@ -93,7 +181,7 @@ mod tests {
     #[test]
     fn pods_are_taken_apart_and_a_cut_line_is_left_out() {
         let text = "{\"pod\":\"a\",\"event\":\"ready\"}\n{\"pod\":\"b\",\"event\":\"ready\"}\n\n{\"pod\":\"a\",\"event\":\"unready\"}\n{\"pod\":\"a\",\"event\":\"of-a-newer-version\"}\n{\"pod\":";
-        let pods = read_events(text).unwrap();
+        let pods = read_events(text).unwrap().pods;
         let found: Vec<_> = pods.iter().map(|p| (p.pod.as_str(), p.entries.len())).collect();
         assert_eq!(found, [("a", 2), ("b", 1)]);
     }
@@ -112,8 +200,41 @@ mod tests {
     }
 
     #[test]
+    fn pods_of_a_workload_are_shown_together_if_there_is_more_to_see_than_one_pod() {
+        let created = |job: &str, pod: &str| {
+            json!({"time": "0", "workload": job, "event": "pod-created", "pod": pod}).to_string() + "\n"
+        };
+        let ready = |pod: &str| json!({"time": "0", "pod": pod, "event": "ready"}).to_string() + "\n";
+        let text = [
+            created("Job/a", "a-1"),
+            created("Job/b", "b-1"),
+            ready("a-1"),
+            ready("alone"),
+            ready("b-1"),
+            created("Job/a", "a-2"),
+            ready("a-2"),
+        ];
+        let shown = |events: &Events| -> Vec<String> {
+            let name = |group: &Group<'_>| match group {
+                Group::Pod(pod) => pod.pod.clone(),
+                Group::Workload(workload, pods) => format!("{} of {}", pods.len(), workload.title()),
+            };
+            events.groups().iter().map(name).collect()
+        };
+        let mut events = read_events(&text.concat()).unwrap();
+        assert_eq!(shown(&events), ["2 of Job a", "alone", "b-1"]);
+        let waits =
+            json!({"time": "0", "workload": "Job/b", "event": "job-back-off", "wait_ms": 10}).to_string();
+        let waiting = read_events(&(text.concat() + &waits + "\n")).unwrap();
+        assert_eq!(shown(&waiting), ["2 of Job a", "alone", "1 of Job b"]);
+        assert!(events.keep_pod("a-2"));
+        assert_eq!(shown(&events), ["a-2"]);
+        assert!(!events.keep_pod("nope"));
+    }
+
+    #[test]
     fn simulations_are_events_too() {
         let text = "{\"version\":1,\"pods\":[{\"trace\":[{\"pod\":\"a\",\"event\":\"ready\"}]}]}";
-        assert_eq!(read_events(text).unwrap()[0].pod, "a");
+        assert_eq!(read_events(text).unwrap().pods[0].pod, "a");
     }
 }

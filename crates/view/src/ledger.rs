@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::trace::{Record, StopReason, TraceEvent, WaitReason};
-use outrigger_lifecycle::{Counts, ExitReason, HookKind, KillReason, Phase, Plan, Role};
+use outrigger_lifecycle::trace::{Record, StopReason, TraceEvent, WaitReason, WorkloadEvent, WorkloadRecord};
+use outrigger_lifecycle::{ExitReason, HookKind, KillReason, Phase, Plan, Role};
 
 use crate::words::hint;
 
@@ -45,8 +45,6 @@ impl Ended {
 pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Its exit code may be part of the pod's result.
-    counts: bool,
     /// Of all instances.
     pub(crate) ran_ms: u64,
     pub(crate) was_started: bool,
@@ -54,18 +52,56 @@ pub(crate) struct Account {
     pub(crate) ended: Option<Ended>,
     /// What it waits for now.
     wait: Option<On>,
-    /// It would have been restarted if the pod had not been stopped.
-    would_restart: bool,
     /// Time lost before starts, by cause. In a chain of waits, the cause is the last link.
     pub(crate) waited_ms: BTreeMap<On, u64>,
-    /// When its turn came in the stop of the pod.
-    turn: Option<u64>,
+    /// Its image could not be pulled the last time.
+    pub(crate) has_no_image: bool,
     /// The part of the grace period it used.
-    pub(crate) grace_ms: Option<u64>,
+    pub(crate) stop: StopUse,
     /// Its last instance had to be killed.
     pub(crate) was_killed: bool,
     /// Why it was stopped before the pod was; follows "because".
     pub(crate) ended_because: Option<String>,
+}
+
+/// The part of a stop that a container used itself. Waiting for its turn is not part of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct StopUse {
+    /// In its preStop hooks.
+    pub(crate) hooks_ms: u64,
+    /// From the stop signal, or the kill, to its exit.
+    pub(crate) after_signal_ms: u64,
+    /// It was told to stop, or ran a hook.
+    pub(crate) was_told: bool,
+    /// A hook runs since then.
+    hook: Option<u64>,
+    signalled: Option<u64>,
+}
+
+impl StopUse {
+    /// Both together.
+    pub(crate) fn total_ms(&self) -> u64 {
+        self.hooks_ms + self.after_signal_ms
+    }
+
+    fn hook_begins(&mut self, at: u64) {
+        (self.hook, self.was_told) = (Some(at), true);
+    }
+
+    fn hook_ends(&mut self, at: u64) {
+        self.hooks_ms += self.hook.take().map_or(0, |since| at.saturating_sub(since));
+    }
+
+    fn signal(&mut self, at: u64) {
+        self.hook_ends(at);
+        self.signalled.get_or_insert(at);
+        self.was_told = true;
+    }
+
+    fn exit(&mut self, at: u64) {
+        self.hook_ends(at);
+        self.after_signal_ms += self.signalled.take().map_or(0, |since| at.saturating_sub(since));
+    }
 }
 
 /// The stop of a pod.
@@ -86,16 +122,34 @@ pub(crate) struct PodAccount {
     pub(crate) stop: Option<StopAccount>,
     /// Set at the end.
     pub(crate) phase: Option<Phase>,
+    /// It has the phase `Failed` only because it was stopped.
+    pub(crate) was_stopped: bool,
     /// Hints on its failures.
     pub(crate) hints: Vec<String>,
     began: Option<u64>,
     last: u64,
 }
 
+/// The statistics of one Job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct JobAccount {
+    /// `Job/report`.
+    pub(crate) name: String,
+    /// How many pods it has created.
+    pub(crate) pods: usize,
+    /// How long it waited before it created the next pod, after failures.
+    pub(crate) back_off_ms: u64,
+    /// Whether it succeeded, how long it took, and why it ended as it did.
+    pub(crate) end: Option<(bool, u64, String)>,
+    began: u64,
+    waits_since: Option<u64>,
+}
+
 /// The statistics of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ledger {
     pub(crate) pods: Vec<PodAccount>,
+    pub(crate) jobs: Vec<JobAccount>,
 }
 
 impl Ledger {
@@ -119,6 +173,17 @@ impl Ledger {
         }
     }
 
+    /// Adds an entry of a workload. Only Jobs have an end to sum up.
+    pub(crate) fn enter_workload(&mut self, at_ms: u64, record: &WorkloadRecord) {
+        if matches!(record.event, WorkloadEvent::JobStarted { .. }) {
+            let name = record.workload.clone();
+            self.jobs.push(JobAccount { name, began: at_ms, ..JobAccount::default() });
+        }
+        if let Some(job) = self.jobs.iter_mut().rfind(|job| job.name == record.workload) {
+            job.enter(at_ms, &record.event);
+        }
+    }
+
     /// The index of a container in the plan of the first pod that has it; it is the same in all pods of a
     /// workload.
     pub(crate) fn place(&self, container: &str) -> usize {
@@ -127,21 +192,52 @@ impl Ledger {
     }
 }
 
+impl JobAccount {
+    fn enter(&mut self, at: u64, event: &WorkloadEvent) {
+        match event {
+            WorkloadEvent::JobBackOff { .. } => {
+                self.waits_since.get_or_insert(at);
+            }
+            WorkloadEvent::PodCreated { .. } => {
+                self.pods += 1;
+                self.waited(at);
+            }
+            WorkloadEvent::JobComplete(how) => self.ended(true, at, &how.message),
+            WorkloadEvent::JobFailed(how) => self.ended(false, at, &how.message),
+            WorkloadEvent::JobStopped => self.waited(at),
+            WorkloadEvent::JobStarted { .. }
+            | WorkloadEvent::WorkloadStarted { .. }
+            | WorkloadEvent::PodWaiting { .. }
+            | WorkloadEvent::PodDeleted { .. }
+            | WorkloadEvent::SuccessCriteriaMet { .. }
+            | WorkloadEvent::FailureTarget { .. }
+            | WorkloadEvent::JobSuspended(_) => {}
+        }
+    }
+
+    fn waited(&mut self, at: u64) {
+        self.back_off_ms += self.waits_since.take().map_or(0, |since| at.saturating_sub(since));
+    }
+
+    fn ended(&mut self, is_success: bool, at: u64, why: &str) {
+        self.waited(at);
+        self.end = Some((is_success, at.saturating_sub(self.began), why.to_owned()));
+    }
+}
+
 impl PodAccount {
     fn new(name: &str, plan: &Plan) -> Self {
         let account = |c: &outrigger_lifecycle::ContainerPlan| Account {
             name: c.name.clone(),
             role: c.role,
-            counts: c.role == Role::Init || c.counts != Counts::No,
             ran_ms: 0,
             was_started: false,
             restarts: 0,
             ended: None,
             wait: None,
-            would_restart: false,
             waited_ms: BTreeMap::new(),
-            turn: None,
-            grace_ms: None,
+            has_no_image: false,
+            stop: StopUse::default(),
             was_killed: false,
             ended_because: None,
         };
@@ -150,6 +246,7 @@ impl PodAccount {
             containers: plan.containers.iter().map(account).collect(),
             stop: None,
             phase: None,
+            was_stopped: false,
             hints: Vec::new(),
             began: None,
             last: 0,
@@ -166,13 +263,6 @@ impl PodAccount {
         let failed = |c: &&Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
         let main = |c: &&Account| c.role == Role::Main;
         self.containers.iter().filter(failed).find(main).or_else(|| self.containers.iter().find(failed))
-    }
-
-    /// Whether the pod ended because it was stopped, not because a container had failed for good before.
-    pub(crate) fn was_stopped(&self) -> bool {
-        let failed = |c: &Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
-        self.stop.as_ref().is_some_and(|stop| stop.cause == StopReason::Deleted)
-            && !self.containers.iter().any(|c| failed(c) && c.counts && !c.would_restart)
     }
 
     fn find(&self, container: &str) -> Option<usize> {
@@ -237,13 +327,12 @@ impl PodAccount {
                     message: message.clone(),
                 });
                 for c in &mut self.containers {
-                    c.would_restart = matches!(c.wait, Some(On::Backoff | On::Retry));
                     // Nothing is started from now on.
                     c.wait = None;
                 }
             }
-            TraceEvent::Finished { phase } => {
-                self.phase = Some(*phase);
+            TraceEvent::Finished { phase, stopped } => {
+                (self.phase, self.was_stopped) = (Some(*phase), *stopped);
                 if let Some(stop) = &mut self.stop {
                     stop.took_ms = at.saturating_sub(stop.began);
                 }
@@ -302,23 +391,31 @@ impl PodAccount {
             TraceEvent::KillBegun { message, .. } => {
                 self.containers[i].ended_because = Some(message.clone());
             }
-            TraceEvent::HookStarted { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
-            | TraceEvent::Terminating { .. } => self.containers[i].turn_comes(stopping, at),
+            TraceEvent::HookStarted { hook: HookKind::PreStop | HookKind::FirstPreStop, .. } if stopping => {
+                self.containers[i].stop.hook_begins(at);
+            }
+            TraceEvent::HookEnded { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
+            | TraceEvent::HookCancelled { hook: HookKind::PreStop | HookKind::FirstPreStop, .. } => {
+                self.containers[i].stop.hook_ends(at);
+            }
+            TraceEvent::Terminating { .. } if stopping => self.containers[i].stop.signal(at),
             TraceEvent::Killing { .. } => {
                 self.containers[i].was_killed = true;
-                self.containers[i].turn_comes(stopping, at);
+                if stopping {
+                    self.containers[i].stop.signal(at);
+                }
             }
+            TraceEvent::Pulled => self.containers[i].has_no_image = false,
+            TraceEvent::PullFailed { .. } => self.containers[i].has_no_image = true,
             TraceEvent::Exited { code, signal, reason, ran_ms, killed_for, .. } => {
                 let c = &mut self.containers[i];
                 c.ran_ms += ran_ms.unwrap_or(0);
-                c.grace_ms = c.turn.map(|turn| at.saturating_sub(turn));
+                c.stop.exit(at);
                 let told = killed_for.is_some();
                 c.ended = Some(Ended { code: *code, signal: *signal, reason: *reason, told });
             }
             // Waits, starts and exits already say what matters here.
             TraceEvent::Pulling
-            | TraceEvent::Pulled
-            | TraceEvent::PullFailed { .. }
             | TraceEvent::ImageChanged
             | TraceEvent::StartFailed { .. }
             | TraceEvent::StartupPassed
@@ -326,7 +423,8 @@ impl PodAccount {
             | TraceEvent::Unready
             | TraceEvent::Lost { .. }
             | TraceEvent::Probe { .. }
-            | TraceEvent::HookStarted { hook: HookKind::PostStart, .. }
+            | TraceEvent::HookStarted { .. }
+            | TraceEvent::Terminating { .. }
             | TraceEvent::HookEnded { .. }
             | TraceEvent::HookCancelled { .. }
             | TraceEvent::HookOutput { .. }
@@ -361,15 +459,6 @@ impl PodAccount {
             | WaitReason::FirstPreStop { .. }
             | WaitReason::SidecarDelay { .. }
             | WaitReason::Rerun { .. } => None,
-        }
-    }
-}
-
-impl Account {
-    /// Notes that its turn has come, if the pod is stopping.
-    fn turn_comes(&mut self, stopping: bool, at: u64) {
-        if stopping {
-            self.turn.get_or_insert(at);
         }
     }
 }

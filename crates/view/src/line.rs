@@ -257,6 +257,11 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
     out
 }
 
+/// The same without a limit.
+pub(crate) fn wrap_all(text: &str, width: usize) -> Vec<String> {
+    wrap(text, width.max(1), usize::MAX)
+}
+
 /// Whether a space is between a number and its unit.
 fn parts_number(text: &str, blank: usize) -> bool {
     let (before, after) = (text[..blank].chars().next_back(), text[blank + 1..].chars().next());

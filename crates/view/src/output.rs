@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
 use crate::scrub::{safe_text, scrub};
-use crate::summary::{summary, was_stopped};
+use crate::summary::summary;
 use crate::text::shorten;
 use crate::words::{Told, Weight, tell};
 use crate::{PodView, workload_words};
@@ -319,22 +319,15 @@ impl Output {
     /// Shows one trace entry of a pod.
     pub fn entry(&self, pod: usize, exact: Duration, record: &Record) {
         let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
-        let was_stopped = self.remembers && {
-            let ledger = &mut self.stage.scene().ledger;
-            ledger.enter(pod, ms, record);
-            let is_end = matches!(record.event, TraceEvent::Finished { .. });
-            ledger.pods.get(pod).is_some_and(|pod| is_end && was_stopped(pod))
-        };
+        if self.remembers {
+            self.stage.scene().ledger.enter(pod, ms, record);
+        }
         let told = match self.format {
             Format::Json => {
                 if !self.is_quiet() {
                     self.send(Chunk::Out(self.json_line(&record.to_json()), None));
                 }
                 return;
-            }
-            // Its phase is Failed, as in Kubernetes, but nothing went wrong.
-            Format::Plain | Format::Live if was_stopped => {
-                Some(Told::new(Weight::Routine, "stopped".to_owned()))
             }
             Format::Plain | Format::Live => tell(record),
         };
@@ -344,6 +337,10 @@ impl Output {
 
     /// Shows one trace entry of a workload.
     pub fn workload_entry(&self, exact: Duration, record: &WorkloadRecord) {
+        if self.remembers {
+            let ms = u64::try_from(exact.as_millis()).unwrap_or(u64::MAX);
+            self.stage.scene().ledger.enter_workload(ms, record);
+        }
         match self.format {
             Format::Json if self.is_quiet() => {}
             Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), None)),

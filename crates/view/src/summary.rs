@@ -1,11 +1,11 @@
 //! The closing summary of a run.
 
 use outrigger_lifecycle::trace::StopReason;
-use outrigger_lifecycle::{ExitReason, Phase, Role, Span};
+use outrigger_lifecycle::{ExitReason, Phase, Role};
 
-use crate::ledger::{Account, Ended, Ledger, On, PodAccount};
+use crate::ledger::{Account, Ended, JobAccount, Ledger, On, PodAccount};
 use crate::line::{Line, Paint, columns, cut, wrap};
-use crate::words::{signal, span};
+use crate::words::{finished, grace_period, signal, span};
 
 /// Pods that are shown in full.
 const PODS_MAX: usize = 8;
@@ -21,6 +21,9 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
     for pod in told.iter().map(|&i| &ledger.pods[i]) {
         pod_lines(pod, width, &mut lines);
     }
+    for job in ledger.jobs.iter().filter(|job| job.pods > 1 || job.back_off_ms > 0) {
+        job_lines(job, width, &mut lines);
+    }
     if ledger.pods.len() > 1 {
         lines.push(Line::of(Paint::Bold, &totals(&ledger.pods)).cut(width));
     }
@@ -33,6 +36,31 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
     lines
 }
 
+/// How a Job of several pods ended, after how long, and how much of that it waited.
+fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
+    let Some((is_success, took_ms, why)) = &job.end else { return };
+    let (paint, word) = if *is_success { (Paint::Good, "complete") } else { (Paint::Bad, "failed") };
+    let waited = match job.back_off_ms {
+        0 => String::new(),
+        ms => format!(", of which {} back-off between pods", span(ms)),
+    };
+    let why = if *is_success { String::new() } else { format!(": {why}") };
+    let rest = format!("after {}{waited}{why}", span(*took_ms));
+    let name = cut(&job.name, width.saturating_sub(word.len() + 1).max(4));
+    let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
+    match line.width() + 1 + columns(&rest) <= width {
+        true => {
+            line.push(Paint::Plain, &format!(" {rest}"));
+            lines.push(line);
+        }
+        false => {
+            lines.push(line);
+            let below = wrap(&rest, width.saturating_sub(2), 4);
+            lines.extend(below.iter().map(|text| Line::of(Paint::Plain, &format!("  {text}"))));
+        }
+    }
+}
+
 /// All pods if there are few; else those that failed, as far as there is room.
 fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
     let all = pods.len() <= PODS_MAX;
@@ -42,7 +70,7 @@ fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
 
 fn totals(pods: &[PodAccount]) -> String {
     let count = |phase: Phase| pods.iter().filter(|p| p.phase == Some(phase)).count();
-    let stopped = pods.iter().filter(|p| was_stopped(p)).count();
+    let stopped = pods.iter().filter(|p| p.was_stopped).count();
     let (good, bad) = (count(Phase::Succeeded), count(Phase::Failed) - stopped);
     let mut text = format!("{} pods: {good} succeeded", pods.len());
     if bad > 0 {
@@ -60,11 +88,6 @@ fn totals(pods: &[PodAccount]) -> String {
         Some(pod) => format!("{text}; longest: {}, {}", pod.name, span(pod.took_ms())),
         None => text,
     }
-}
-
-/// Whether a pod has the phase `Failed` only because it was stopped.
-pub(crate) fn was_stopped(pod: &PodAccount) -> bool {
-    pod.phase == Some(Phase::Failed) && pod.was_stopped()
 }
 
 fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
@@ -117,24 +140,27 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
 
 /// How a pod ended, after how long, and why.
 fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
-    let (paint, word) = match pod.phase {
-        Some(Phase::Succeeded) => (Paint::Good, "succeeded"),
-        Some(Phase::Failed) if was_stopped(pod) => (Paint::Plain, "stopped"),
-        Some(Phase::Failed) => (Paint::Bad, "failed"),
-        Some(Phase::Pending | Phase::Running) | None => (Paint::Busy, "ended"),
+    let word = pod.phase.map_or("ended", |phase| finished(phase, pod.was_stopped));
+    let paint = match pod.phase {
+        Some(Phase::Succeeded) => Paint::Good,
+        Some(Phase::Failed) if pod.was_stopped => Paint::Plain,
+        Some(Phase::Failed) => Paint::Bad,
+        Some(Phase::Pending | Phase::Running) | None => Paint::Busy,
     };
     let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
     let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
     let stopped =
         pod.stop.as_ref().filter(|s| !matches!(s.cause, StopReason::Completed | StopReason::Deleted));
     let stopped = stopped.map(|s| s.message.clone());
-    let failed = pod.phase == Some(Phase::Failed) && !was_stopped(pod);
+    let no_image = pod.containers.iter().find(|c| c.has_no_image && pod.phase != Some(Phase::Succeeded));
+    let no_image = no_image.map(|c| format!("the image of `{}` could not be pulled", c.name));
+    let failed = pod.phase == Some(Phase::Failed) && !pod.was_stopped;
     let culprit = pod.culprit().filter(|_| failed);
     let culprit = culprit.map(|c| format!("`{}` exited with {}", c.name, how_ended(c).1));
     let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
     let mut ended = ended.filter_map(|c| Some((&c.name, c.ended_because.as_ref()?)));
     let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped: {why}"));
-    let why = stopped.or(culprit).or_else(ended).map_or(String::new(), |why| format!(": {why}"));
+    let why = stopped.or(culprit).or_else(ended).or(no_image).map_or(String::new(), |why| format!(": {why}"));
     let rest = format!("after {}{why}", span(pod.took_ms()));
     let below = match line.width() + 1 + columns(&rest) <= width {
         true => {
@@ -181,7 +207,11 @@ fn facts(pod: &PodAccount, c: &Account) -> Vec<String> {
         1 => facts.push("1 restart".to_owned()),
         n => facts.push(format!("{n} restarts")),
     }
-    facts.extend(waited(pod, c));
+    // A pod that ends at the first failure, with --fail-fast, has not waited for anything else.
+    match c.has_no_image && !c.was_started {
+        true => facts.push("its image could not be pulled".to_owned()),
+        false => facts.extend(waited(pod, c)),
+    }
     facts
 }
 
@@ -216,20 +246,24 @@ fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
 /// How much of the grace period was used, and by which containers.
 fn grace(pod: &PodAccount) -> Option<String> {
     let stop = pod.stop.as_ref()?;
-    let mut users: Vec<(&Account, u64)> =
-        pod.containers.iter().filter_map(|c| c.grace_ms.map(|ms| (c, ms))).collect();
+    let mut users: Vec<&Account> = pod.containers.iter().filter(|c| c.stop.was_told).collect();
     if users.is_empty() {
         return None;
     }
-    users.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
-    let named = users.iter().take(NAMED_MAX).map(|(c, ms)| {
+    users.sort_by_key(|c| std::cmp::Reverse(c.stop.total_ms()));
+    let named = users.iter().take(NAMED_MAX).map(|c| {
+        let hooks = match c.stop.hooks_ms {
+            0 => String::new(),
+            ms if ms == c.stop.total_ms() => " in its preStop hook".to_owned(),
+            ms => format!(" ({} of it in its preStop hook)", span(ms)),
+        };
         let killed = if c.was_killed { ", then killed" } else { "" };
-        format!("{} {}{killed}", c.name, span(*ms))
+        format!("{} {}{hooks}{killed}", c.name, span(c.stop.total_ms()))
     });
     let mut text = format!(
-        "stopping took {} (grace period {}): {}",
+        "stopping took {} ({}): {}",
         span(stop.took_ms),
-        Span(stop.grace_ms),
+        grace_period(stop.grace_ms),
         named.collect::<Vec<_>>().join(", ")
     );
     if users.len() > NAMED_MAX {

@@ -475,30 +475,111 @@ fn the_summary_of_many_tells_the_failed() {
     insta::assert_snapshot!(lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>());
 }
 
-/// A pod that is stopped has failed only if a container whose exit code counts had failed for good before.
+/// The engine decides what a pod that was stopped is called, and everybody uses its word.
 #[test]
 fn a_pod_that_was_stopped_is_not_called_failed() {
     let plan = job();
-    let exited = |name: &str| record(json!({"container": name, "event": "exited", "code": 3, "ran_ms": 900}));
-    let backoff = record(json!({"container": "work", "event": "waiting", "for": "back-off"}));
-    let rows = [
-        ("a sidecar failed, which does not count", vec![exited("proxy")], "stopped"),
-        ("the main would have been restarted", vec![exited("work"), backoff], "stopped"),
-        ("the main failed", vec![exited("work")], "failed"),
-    ];
-    for (what, entries, word) in rows {
+    for (stopped, word) in [(true, "stopped"), (false, "failed")] {
+        let end = record(json!({"event": "finished", "phase": "Failed", "stopped": stopped}));
+        assert_eq!(crate::words::tell(&end).map(|told| told.text).as_deref(), Some(word));
         let mut ledger = Ledger::new([("report", &plan)]);
         ledger.enter(0, 0, &record(json!({"event": "sandbox-creating"})));
-        entries.iter().for_each(|entry| ledger.enter(0, 1_000, entry));
         ledger.enter(
             0,
             1_100,
             &record(json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000})),
         );
-        ledger.enter(0, 1_200, &record(json!({"event": "finished", "phase": "Failed"})));
+        ledger.enter(0, 1_200, &end);
         let said = summary(&ledger, &[], 79)[0].render(LOOK);
-        assert!(said.contains(&format!("report {word} after")), "{what}: {said}");
+        assert!(said.contains(&format!("report {word} after")), "{said}");
     }
+}
+
+/// Lines of a summary after these entries: `(ms, container or "", event, details)`.
+fn summed(plan: &Plan, entries: &[(u64, &str, &str, Value)]) -> Vec<String> {
+    let mut ledger = Ledger::new([("report", plan)]);
+    for (at, container, event, details) in entries {
+        let mut entry = json!({"event": event});
+        if !container.is_empty() {
+            entry["container"] = (*container).into();
+        }
+        entry.as_object_mut().unwrap().extend(details.as_object().unwrap().clone());
+        ledger.enter(0, *at, &record(entry));
+    }
+    summary(&ledger, &[], 119).iter().map(|line| line.render(LOOK)).collect()
+}
+
+/// A KEP sidecar runs its preStop hook before the mains are told to stop, and waits for them before it is stopped.
+#[test]
+fn a_container_is_not_charged_for_the_time_it_waits_for_its_turn_to_stop() {
+    let hook = |hook: &str| json!({"hook": hook});
+    let said = summed(
+        &job(),
+        &[
+            (0, "", "stop-begun", json!({"cause": "deleted", "grace_ms": 30_000})),
+            (0, "proxy", "hook-started", hook("first preStop")),
+            (200, "proxy", "hook-ended", hook("first preStop")),
+            (200, "work", "terminating", json!({})),
+            (5_000, "work", "exited", json!({"code": 0, "killed_for": "pod-stop"})),
+            (5_000, "proxy", "hook-started", hook("preStop")),
+            (5_100, "proxy", "hook-ended", hook("preStop")),
+            (5_100, "proxy", "terminating", json!({})),
+            (5_104, "proxy", "exited", json!({"code": 0, "killed_for": "pod-stop"})),
+            (5_104, "", "finished", json!({"phase": "Succeeded"})),
+        ],
+    );
+    let stop = said.iter().find(|line| line.contains("stopping took")).expect("the stop");
+    assert_eq!(
+        stop.trim(),
+        "stopping took 5.1 s (grace period 30 s): work 4.8 s, proxy 304 ms (300 ms of it in its preStop hook)"
+    );
+}
+
+#[test]
+fn a_grace_period_below_the_minimum_says_what_containers_really_get() {
+    let said = summed(
+        &job(),
+        &[
+            (0, "", "stop-begun", json!({"cause": "deleted", "grace_ms": 1_000})),
+            (0, "work", "terminating", json!({"kill_in_ms": 2_000})),
+            (2_000, "work", "killing", json!({})),
+            (2_000, "work", "exited", json!({"code": 137, "killed_for": "pod-stop"})),
+            (2_000, "", "finished", json!({"phase": "Failed", "stopped": true})),
+        ],
+    );
+    let stop = said.iter().find(|line| line.contains("stopping took")).expect("the stop");
+    assert_eq!(
+        stop.trim(),
+        "stopping took 2 s (grace period 1 s, but at least 2 s for each container): work 2 s, then killed"
+    );
+    let told = |entry: Value| crate::words::tell(&record(entry)).expect("a sentence").text;
+    let begun =
+        json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 1_000, "message": "was asked to stop"});
+    assert_eq!(
+        told(begun),
+        "stopping: was asked to stop (grace period 1 s, but at least 2 s for each container)"
+    );
+    let term = json!({"event": "terminating", "container": "work", "kill_in_ms": 2_000});
+    assert_eq!(told(term), "sent stop signal; SIGKILL in 2 s (the minimum)");
+}
+
+/// With --fail-fast the pod ends before there is a sandbox, and everything was waiting for that too.
+#[test]
+fn a_pod_that_ends_because_of_an_image_says_so() {
+    let said = summed(
+        &job(),
+        &[
+            (0, "", "sandbox-creating", json!({})),
+            (0, "work", "waiting", json!({"for": "sandbox"})),
+            (0, "work", "pulling", json!({})),
+            (50, "work", "pull-failed", json!({"error": "ErrImagePull", "message": "not found"})),
+            (50, "", "stop-begun", json!({"cause": "deleted", "grace_ms": 30_000, "running": 0})),
+            (50, "", "finished", json!({"phase": "Failed", "stopped": true})),
+        ],
+    );
+    assert_eq!(said[0], "report stopped after 50 ms: the image of `work` could not be pulled");
+    let work = said.iter().find(|line| line.trim_start().starts_with("work")).expect("its line");
+    assert!(work.ends_with("never ran  its image could not be pulled"), "{work}");
 }
 
 /// A container that had to be killed once, by a liveness probe for example, may stop by itself in the end.
@@ -517,7 +598,7 @@ fn only_the_last_instance_of_a_container_is_called_killed() {
         enter(500, &of_work(json!({"event": "killing"})));
         enter(510, &of_work(json!({"event": "exited", "code": 137, "ran_ms": 500})));
         enter(600, &of_work(json!({"event": "starting", "attempt": 1, "restarts": 1})));
-        enter(900, &record(json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 1_000})));
+        enter(900, &record(json!({"event": "stop-begun", "cause": "deleted", "grace_ms": 10_000})));
         enter(900, &of_work(json!({"event": "terminating"})));
         if is_killed_again {
             enter(950, &of_work(json!({"event": "killing"})));

@@ -1,5 +1,34 @@
 //! Small text helpers.
 
+use crate::line::{columns, one_line, wrap_all};
+
+/// A text in lines of at most `width` columns. Its own line breaks stay; further lines of a paragraph are indented.
+pub fn fit(text: &str, width: usize) -> String {
+    const HANG: usize = 2;
+    let mut out = String::with_capacity(text.len());
+    for paragraph in text.split_inclusive('\n') {
+        let (line, end) = match paragraph.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (paragraph, ""),
+        };
+        if columns(line) <= width {
+            out.push_str(paragraph);
+            continue;
+        }
+        let line = &one_line(line);
+        let lead = line.len() - line.trim_start_matches(' ').len();
+        let first =
+            wrap_all(line.trim_start(), width.saturating_sub(lead)).into_iter().next().unwrap_or_default();
+        let rest = &line[lead + first.len()..];
+        out.push_str(&format!("{:lead$}{first}", ""));
+        for more in wrap_all(rest, width.saturating_sub(lead + HANG)) {
+            out.push_str(&format!("\n{:1$}{more}", "", lead + HANG));
+        }
+        out.push_str(end);
+    }
+    out
+}
+
 /// Shortens a name to at most `most` characters. The middle is left out, because names of one workload differ
 /// at the end.
 pub fn shorten(name: &str, most: usize) -> String {
@@ -15,6 +44,14 @@ pub fn shorten(name: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentences_fit_and_keep_their_own_lines() {
+        let text = "no pod \"web\"; did you mean deploy/web?\n  one more\n";
+        assert_eq!(fit(text, 80), text);
+        assert_eq!(fit(text, 24), "no pod \"web\"; did you\n  mean deploy/web?\n  one more\n");
+        assert!(fit(&"x".repeat(70), 60).lines().all(|line| line.len() <= 60));
+    }
 
     #[test]
     fn long_names_lose_their_middle() {

@@ -1,4 +1,4 @@
-//! A trace as a picture: one lane per container.
+//! A trace as a picture: one lane per container. The pods of a workload share one picture and one axis.
 //!
 //! Works on traces alone: of a simulation, or from a file written by `run --events`.
 
@@ -6,11 +6,13 @@ mod ascii;
 mod draw;
 mod page;
 mod svg;
+mod workload;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use outrigger_lifecycle::trace::{self, Entry, PlannedContainer, Record, TraceEvent, WaitReason};
-use outrigger_lifecycle::{ExitReason, Need, Plan, ProbeOutcome, Role};
+use outrigger_lifecycle::{ExitReason, Need, Plan, ProbeOutcome};
 use thiserror::Error;
 
 use crate::analyze::{Analysis, LinkKind};
@@ -90,12 +92,27 @@ pub(crate) struct Mark {
     pub(crate) title: String,
 }
 
+/// What a lane is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Subject {
+    #[default]
+    Container,
+    /// A pod of a workload; the lanes of its containers follow.
+    Pod,
+    /// The workload: its waits between pods.
+    Workload,
+}
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Lane {
+    pub(crate) subject: Subject,
     pub(crate) name: String,
-    pub(crate) role: Option<&'static str>,
+    /// The role of a container, or another word about the lane.
+    pub(crate) role: Option<String>,
     pub(crate) bars: Vec<Bar>,
     pub(crate) marks: Vec<Mark>,
+    /// Of a pod: when a phase began.
+    pub(crate) phases: Vec<(u64, String)>,
 }
 
 /// A gate that opened and allowed a start.
@@ -111,32 +128,46 @@ pub(crate) struct Opening {
 /// A part of a lane that everything after it waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Critical {
-    /// `None` for the pod's sandbox.
+    /// `None` for the sandbox of a pod without a lane.
     pub(crate) lane: Option<usize>,
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) title: String,
 }
 
-/// The grace period of a stop, shared by all containers.
+/// The grace period of a stop, shared by all containers of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grace {
     pub(crate) from: u64,
+    /// The end of the grace period, or of the pod.
+    pub(crate) to: u64,
     pub(crate) grace_ms: u64,
+    /// The lanes of the pod.
+    pub(crate) lanes: Range<usize>,
+}
+
+/// The moment at which a pod began to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Halt {
+    pub(crate) at: u64,
+    pub(crate) cause: String,
+    /// The lanes of the pod.
+    pub(crate) lanes: Range<usize>,
 }
 
 /// A trace with its layout.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
-    pub(crate) pod: String,
+    /// The pod, or the workload and all its pods: `report`, `Job report`.
+    pub(crate) title: String,
     pub(crate) lanes: Vec<Lane>,
-    /// When its sandbox was created.
+    /// When its sandbox was created. Pods with a lane of their own have it there.
     pub(crate) sandbox: Vec<Bar>,
     pub(crate) openings: Vec<Opening>,
-    /// When a phase began.
+    /// When a phase began. Pods with a lane of their own have it there.
     pub(crate) phases: Vec<(u64, String)>,
-    /// When, and why, the pod began to stop.
-    pub(crate) stops: Vec<(u64, String)>,
+    /// When, and why, pods began to stop.
+    pub(crate) stops: Vec<Halt>,
     pub(crate) graces: Vec<Grace>,
     pub(crate) critical: Vec<Critical>,
     /// Advice on making the pod faster, one sentence each.
@@ -164,7 +195,7 @@ impl Timeline {
         let mut builder = Builder::new(&plan.pod);
         for c in &plan.containers {
             let lane = builder.lane(&c.name);
-            builder.timeline.lanes[lane].role = Some(c.role.name());
+            builder.timeline.lanes[lane].role = Some(c.role.name().to_owned());
         }
         for entry in entries {
             builder.line(&Line {
@@ -180,9 +211,14 @@ impl Timeline {
     /// (`planned`), else in the order in which containers appear. Only the first pod of the trace is used;
     /// [`crate::events`] splits files with several pods.
     pub fn read(entries: &[Record]) -> Result<Timeline, TimelineError> {
+        Timeline::since(entries, None)
+    }
+
+    /// The same, on an axis that begins at `zero`, in milliseconds; `None` means at the first entry.
+    fn since(entries: &[Record], zero: Option<u64>) -> Result<Timeline, TimelineError> {
         let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
         let mut builder = Builder::new(pod);
-        for line in lines(entries)? {
+        for line in lines(entries, zero)? {
             builder.line(&line);
         }
         Ok(builder.finish())
@@ -190,6 +226,7 @@ impl Timeline {
 
     /// Marks what the start and the stop waited for, and keeps the advice for the page.
     pub fn mark(&mut self, analysis: &Analysis) {
+        let began = analysis.began_ms;
         self.advice = analysis.advice.iter().map(|advice| advice.text.clone()).collect();
         let links =
             analysis.start.iter().flat_map(|s| &s.chain).chain(analysis.stop.iter().flat_map(|s| &s.chain));
@@ -203,8 +240,8 @@ impl Timeline {
             };
             self.critical.push(Critical {
                 lane,
-                from: link.from_ms,
-                to: link.to_ms,
+                from: began + link.from_ms,
+                to: began + link.to_ms,
                 title: link.text.clone(),
             });
         }
@@ -275,11 +312,11 @@ impl Places {
     }
 }
 
-/// The entries of a trace's first pod, in milliseconds since the first of them.
-pub(crate) fn lines(entries: &[Record]) -> Result<Vec<Line<'_>>, TimelineError> {
+/// The entries of a trace's first pod, in milliseconds since `zero`; `None` means since the first of them.
+pub(crate) fn lines(entries: &[Record], zero: Option<u64>) -> Result<Vec<Line<'_>>, TimelineError> {
     let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
     let mut out = Vec::with_capacity(entries.len());
-    let mut first = None;
+    let mut first = zero;
     for (i, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.pod == pod) {
         let number = i + 1;
         if entry.time.is_empty() {
@@ -295,7 +332,7 @@ pub(crate) fn lines(entries: &[Record]) -> Result<Vec<Line<'_>>, TimelineError> 
 }
 
 /// Parses `12.345`, or RFC 3339 in UTC, as milliseconds.
-fn milliseconds(text: &str) -> Option<u64> {
+pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     if let Some((date, time)) = text.split_once('T') {
         let mut date = date.splitn(3, '-').map(|n| n.parse::<i64>().ok());
         let (year, month, day) = (date.next()??, date.next()??, date.next()??);
@@ -332,18 +369,7 @@ struct Open {
 impl Builder {
     fn new(pod: &str) -> Builder {
         Builder {
-            timeline: Timeline {
-                pod: pod.to_string(),
-                lanes: Vec::new(),
-                sandbox: Vec::new(),
-                openings: Vec::new(),
-                phases: Vec::new(),
-                stops: Vec::new(),
-                graces: Vec::new(),
-                critical: Vec::new(),
-                advice: Vec::new(),
-                moments: Vec::new(),
-            },
+            timeline: Timeline { title: pod.to_string(), ..Timeline::default() },
             open: Vec::new(),
             sandbox: None,
         }
@@ -374,7 +400,8 @@ impl Builder {
         match line.event {
             TraceEvent::Phase { from, to } => {
                 if self.timeline.phases.is_empty() {
-                    self.timeline.phases.push((0, from.name().to_owned()));
+                    let began = self.timeline.moments.first().copied().unwrap_or(0);
+                    self.timeline.phases.push((began, from.name().to_owned()));
                 }
                 self.timeline.phases.push((line.at, to.name().to_owned()));
             }
@@ -385,9 +412,11 @@ impl Builder {
                 self.sandbox_bar(line.at, format!("sandbox, refused ({message})"));
             }
             TraceEvent::StopBegun { cause, grace_ms, .. } => {
-                self.timeline.stops.push((line.at, cause.name().to_owned()));
+                // The lanes are known at the end.
+                let halt = Halt { at: line.at, cause: cause.name().to_owned(), lanes: 0..0 };
+                self.timeline.stops.push(halt);
                 if let Some(grace_ms) = *grace_ms {
-                    self.timeline.graces.push(Grace { from: line.at, grace_ms });
+                    self.timeline.graces.push(Grace { from: line.at, to: line.at, grace_ms, lanes: 0..0 });
                 }
             }
             // Not drawn themselves, but their effects are.
@@ -395,7 +424,13 @@ impl Builder {
             | TraceEvent::StopShortened { .. }
             | TraceEvent::RerunBegun { .. }
             | TraceEvent::Rerun
-            | TraceEvent::Finished { .. } => {}
+            | TraceEvent::Finished { stopped: false, .. } => {}
+            // The same word as in `ps` and in the summary.
+            TraceEvent::Finished { stopped: true, .. } => {
+                if let Some((_, phase)) = self.timeline.phases.last_mut() {
+                    *phase = "Stopped".to_owned();
+                }
+            }
             // Events of containers.
             TraceEvent::Pulling
             | TraceEvent::Pulled
@@ -433,7 +468,7 @@ impl Builder {
     fn planned(&mut self, containers: &[PlannedContainer]) {
         for container in containers {
             let lane = self.lane(&container.name);
-            self.timeline.lanes[lane].role = container.role.map(Role::name);
+            self.timeline.lanes[lane].role = container.role.map(|role| role.name().to_owned());
         }
     }
 
@@ -577,6 +612,12 @@ impl Builder {
                 self.bar(lane, from, end, Kind::Hook, title);
             }
         }
+        let all = 0..self.open.len();
+        self.timeline.stops.iter_mut().for_each(|halt| halt.lanes = all.clone());
+        for grace in &mut self.timeline.graces {
+            grace.lanes = all.clone();
+            grace.to = end.min(grace.from.saturating_add(grace.grace_ms));
+        }
         let moments = &mut self.timeline.moments;
         moments.push(0);
         moments.sort_unstable();
@@ -652,7 +693,7 @@ mod tests {
             line("40.000", json!({"event": "exited", "container": "app", "code": 0})),
         ];
         let timeline = Timeline::read(&records(&[&[planned], &rest[..]].concat())).unwrap();
-        let lanes: Vec<_> = timeline.lanes.iter().map(|l| (l.name.as_str(), l.role)).collect();
+        let lanes: Vec<_> = timeline.lanes.iter().map(|l| (l.name.as_str(), l.role.as_deref())).collect();
         assert_eq!(lanes, [("setup", Some("init")), ("proxy", Some("sidecar")), ("app", Some("main"))]);
         let old = Timeline::read(&records(&rest)).unwrap();
         assert_eq!(old.lanes[0].role, None);

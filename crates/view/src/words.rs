@@ -4,7 +4,9 @@
 use outrigger_lifecycle::trace::{
     IgnoredBecause, KillingReason, OpenedGate, Record, RerunReason, StopReason, TraceEvent, WaitReason,
 };
-use outrigger_lifecycle::{ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, Span, Verdict};
+use outrigger_lifecycle::{
+    ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, STOP_MIN_MS, Span, Verdict,
+};
 
 /// How important a sentence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +41,16 @@ pub(crate) fn span(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
         _ => Span(ms).to_string(),
+    }
+}
+
+/// `grace period 30 s`. Containers have a minimum of time to react, which may be longer.
+pub(crate) fn grace_period(ms: u64) -> String {
+    match ms {
+        1..STOP_MIN_MS => {
+            format!("grace period {}, but at least {} for each container", Span(ms), Span(STOP_MIN_MS))
+        }
+        _ => format!("grace period {}", Span(ms)),
     }
 }
 
@@ -132,7 +144,8 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
         }
         TraceEvent::Terminating { kill_in_ms, .. } => {
-            routine(format!("sent stop signal; SIGKILL in {}", Span(*kill_in_ms)))
+            let least = if *kill_in_ms == STOP_MIN_MS { " (the minimum)" } else { "" };
+            routine(format!("sent stop signal; SIGKILL in {}{least}", Span(*kill_in_ms)))
         }
         TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
             trouble(ignored(signal, *why, Span(*kill_in_ms)))
@@ -163,11 +176,20 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
         // `finished` reports the end.
         TraceEvent::Phase { to: Phase::Succeeded | Phase::Failed, .. } => None,
         TraceEvent::Phase { to, .. } => routine(format!("phase {}", to.name())),
-        TraceEvent::Finished { phase } => match phase {
-            Phase::Succeeded => routine("succeeded".to_owned()),
-            Phase::Failed => trouble("failed".to_owned()),
-            Phase::Pending | Phase::Running => routine(format!("ended: {}", phase.name())),
-        },
+        TraceEvent::Finished { phase, stopped } => {
+            let text = finished(*phase, *stopped).to_owned();
+            if *phase == Phase::Failed && !stopped { trouble(text) } else { routine(text) }
+        }
+    }
+}
+
+/// The one word for the end of a pod. Kubernetes' phase of a pod that was stopped is `Failed`, but nothing went wrong.
+pub(crate) fn finished(phase: Phase, stopped: bool) -> &'static str {
+    match phase {
+        Phase::Succeeded => "succeeded",
+        Phase::Failed if stopped => "stopped",
+        Phase::Failed => "failed",
+        Phase::Pending | Phase::Running => "ended",
     }
 }
 
@@ -279,7 +301,7 @@ fn stop_begun(event: &TraceEvent) -> Option<Told> {
     let TraceEvent::StopBegun { cause, because_of, grace_ms, running, message: why, .. } = event else {
         return None;
     };
-    let grace = Span(grace_ms.unwrap_or(0));
+    let grace = grace_period(grace_ms.unwrap_or(0));
     // The mains have ended, but may have failed.
     let is_good = *cause == StopReason::Completed && because_of.is_none();
     let weight = match cause {
@@ -290,8 +312,8 @@ fn stop_begun(event: &TraceEvent) -> Option<Told> {
     let text = match running {
         Some(0) if is_good => why.clone(),
         Some(0) => format!("has ended: {why}"),
-        _ if is_good => format!("{why}; stopping the remaining containers (grace period {grace})"),
-        _ => format!("stopping: {why} (grace period {grace})"),
+        _ if is_good => format!("{why}; stopping the remaining containers ({grace})"),
+        _ => format!("stopping: {why} ({grace})"),
     };
     Some(Told::new(weight, text))
 }

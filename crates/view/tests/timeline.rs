@@ -3,9 +3,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, plan, trace};
 use outrigger_simulate::{Ending, Options, Outcome, Script, simulate};
-use outrigger_view::timeline::{Scale, Timeline};
+use outrigger_view::analyze::{self, Analyses, StretchKind, analyze_all};
+use outrigger_view::events::{Events, read_events};
+use outrigger_view::timeline::{Picture, Scale, Timeline, draw};
 use outrigger_view::trace::{trace_json, trace_text};
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn job() -> (Plan, Script) {
     let pod: Pod = serde_json::from_value(json!({
@@ -47,10 +49,10 @@ fn played() -> (Plan, Outcome) {
 fn ascii_fits_its_width() {
     let (plan, outcome) = played();
     for scale in [Scale::Compressed, Scale::Linear] {
-        for width in [60, 80, 100] {
+        for width in [60, 80, 100, 120] {
             let text = Timeline::new(&plan, &outcome.trace).ascii(width, scale);
             println!("{text}");
-            assert!(text.lines().all(|l| l.chars().count() <= width.max(70)), "{text}");
+            assert!(text.lines().all(|l| l.chars().count() <= width), "{text}");
             assert!(text.is_ascii(), "{text}");
             for name in ["migrate", "proxy", "logs", "app", "phase"] {
                 assert!(text.lines().any(|l| l.starts_with(name)), "no lane for {name}: {text}");
@@ -68,6 +70,163 @@ fn the_picture_shows_what_happened() {
     assert!(lane("logs").contains('x') && lane("logs").contains('K'), "{text}");
     assert!(lane("proxy").contains('T') && lane("proxy").contains('h'), "{text}");
     assert!(lane("phase").contains("Succeeded"), "{text}");
+}
+
+/// Two pods of a Job, one after the other, each of one container that ran for 3 s; 10 s of back-off between them.
+fn failed_once() -> Events {
+    let job = |at: &str, event: &str, details: Value| {
+        let mut line = json!({"time": at, "workload": "Job/report", "event": event});
+        line.as_object_mut().expect("an object").extend(details.as_object().expect("an object").clone());
+        line
+    };
+    let pod = |from: f64, name: &str, code: i32, phase: &str| -> Vec<Value> {
+        let at = |after: f64| format!("{:.3}", from + after);
+        vec![
+            json!({"time": at(0.0), "pod": name, "event": "planned", "containers": [{"name": "app", "role": "main"}]}),
+            json!({"time": at(0.0), "pod": name, "event": "sandbox-creating"}),
+            json!({"time": at(0.1), "pod": name, "event": "sandbox-ready"}),
+            json!({"time": at(0.1), "pod": name, "container": "app", "event": "starting", "attempt": 0}),
+            json!({"time": at(0.2), "pod": name, "container": "app", "event": "started"}),
+            json!({"time": at(0.2), "pod": name, "container": "app", "event": "ready"}),
+            json!({"time": at(0.2), "pod": name, "event": "phase", "from": "Pending", "to": "Running"}),
+            json!({"time": at(3.0), "pod": name, "container": "app", "event": "exited", "code": code}),
+            json!({"time": at(3.0), "pod": name, "event": "phase", "from": "Running", "to": phase}),
+            json!({"time": at(3.0), "pod": name, "event": "finished", "phase": phase}),
+        ]
+    };
+    let mut lines = vec![
+        job("100.000", "job-started", json!({"completions": 1, "parallelism": 1, "mode": "NonIndexed"})),
+        job("100.000", "pod-created", json!({"pod": "report-x7k2p"})),
+    ];
+    lines.extend(pod(100.0, "report-x7k2p", 3, "Failed"));
+    lines.push(job("103.000", "job-back-off", json!({"wait_ms": 10_000})));
+    lines.push(job("113.000", "pod-created", json!({"pod": "report-k2p9v"})));
+    lines.extend(pod(113.0, "report-k2p9v", 0, "Succeeded"));
+    lines.push(job(
+        "116.000",
+        "job-complete",
+        json!({"reason": "CompletionsReached", "succeeded": 1, "failed": 1}),
+    ));
+    read_events(&lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("events")
+}
+
+#[test]
+fn the_pods_of_a_job_share_one_axis_and_the_back_off_between_them_is_shown() {
+    let events = failed_once();
+    for width in [60, 80, 120] {
+        let text = draw(&events, Picture::Text(width), Scale::Linear).expect("a drawing");
+        let plain = strip(&text);
+        assert!(plain.lines().all(|l| l.chars().count() <= width), "{plain}");
+        let lines: Vec<&str> = plain.lines().collect();
+        assert_eq!(lines[0], "Job report");
+        assert!(lines[1].trim_start().starts_with('0') && lines[1].ends_with("16s"), "one axis: {plain}");
+        assert_eq!(plain.matches("16s").count(), 1, "{plain}");
+        let at = |line: &str, what: char| line.find(what).expect("a mark") as f64;
+        let back_off = lines.iter().find(|l| l.starts_with("back-off")).expect("its lane");
+        assert!(back_off.contains(". 10s ."), "{plain}");
+        let apps: Vec<&&str> = lines.iter().filter(|l| l.starts_with("app")).collect();
+        assert_eq!(apps.len(), 2, "{plain}");
+        // To scale: the failure at 3 s, the second pod from 13 s to 16 s.
+        let (left, cells) = (11.0, width as f64 - 11.0);
+        let near = |column: f64, seconds: f64| ((column - left) / cells * 16.0 - seconds).abs() < 0.8;
+        assert!(near(at(apps[0], 'x'), 3.0), "{plain}");
+        assert!(near(at(apps[1], '='), 13.2) && near(at(apps[1], 'o'), 16.0), "{plain}");
+    }
+    let page = draw(&events, Picture::Html, Scale::Compressed).expect("a page");
+    assert_eq!(page.matches("<figure>").count(), 1, "one picture for all pods");
+    for part in [
+        "Job report",
+        "16s in total",
+        "10s between pods",
+        "back-off of 10 s after a failed pod",
+        "report-k2p9v",
+    ] {
+        assert!(page.contains(part), "no {part:?} in the page");
+    }
+    let mut one = events;
+    assert!(one.keep_pod("report-k2p9v"));
+    let text = strip(&draw(&one, Picture::Text(80), Scale::Linear).expect("a drawing"));
+    assert!(text.starts_with("Pod report-k2p9v\n") && text.contains("3s") && !text.contains("16s"), "{text}");
+}
+
+#[test]
+fn the_analysis_of_a_job_counts_the_back_off_between_its_pods() {
+    let Analyses { workloads, pods } = analyze_all(&failed_once()).expect("an analysis");
+    let job = &workloads[0];
+    assert_eq!((job.took_ms, job.back_off_ms), (16_000, 10_000));
+    let stretches: Vec<_> = job.stretches.iter().map(|s| (s.kind, s.from_ms, s.to_ms)).collect();
+    let expected = [
+        (StretchKind::Pod, 0, 3_000),
+        (StretchKind::BackOff, 3_000, 13_000),
+        (StretchKind::Pod, 13_000, 16_000),
+    ];
+    assert_eq!(stretches, expected);
+    assert_eq!(pods.iter().map(|pod| pod.began_ms).collect::<Vec<_>>(), [0, 13_000]);
+    assert!(job.advice[0].text.contains("took 10 s"), "{:?}", job.advice);
+    for width in [60, 80, 120] {
+        let text = strip(&analyze::text(&workloads, &pods, width));
+        assert!(text.lines().all(|l| l.chars().count() <= width), "{text}");
+        let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "Job report: complete after 16 s, of which 10 s back-off between pods",
+            "0.000 3.000 s pod `report-x7k2p` failed",
+            "3.000 10.000 s back-off of 10 s after a failed pod",
+            "13.000 3.000 s pod `report-k2p9v` succeeded",
+            "13.000 0.100 s the pod's sandbox is created",
+        ] {
+            assert!(joined.contains(part), "no {part:?} in\n{text}");
+        }
+    }
+}
+
+/// Several moments may have the same time when it is rounded.
+#[test]
+fn no_time_stands_twice_on_an_axis() {
+    let at = |ms: u64| json!({"time": format!("{:.3}", ms as f64 / 1e3), "pod": "p", "container": "a", "event": "started"});
+    let moments = [0, 5, 1_231, 1_232, 1_233, 1_234, 12_301, 12_302, 12_340, 61_000, 61_400, 61_900].map(at);
+    let timeline = Timeline::read(&records(&moments)).expect("a trace");
+    for scale in [Scale::Compressed, Scale::Linear] {
+        for width in [60, 80, 120, 200] {
+            let text = timeline.ascii(width, scale);
+            let mut times: Vec<&str> =
+                text.lines().next().expect("an axis").split_whitespace().filter(|t| *t != "//").collect();
+            let all = times.len();
+            times.dedup();
+            assert_eq!(times.len(), all, "{text}");
+        }
+        let svg = timeline.svg(scale);
+        let ticks: Vec<&str> = svg
+            .lines()
+            .filter(|l| l.contains("class=\"tick\""))
+            .filter_map(|l| l.split("\">").nth(1))
+            .collect();
+        let mut unique = ticks.clone();
+        unique.dedup();
+        assert_eq!(ticks, unique);
+    }
+}
+
+/// `ps` and the summary of a run say the same.
+#[test]
+fn a_pod_that_was_stopped_has_not_failed() {
+    for (stopped, word, other) in [(true, "Stopped", "Failed"), (false, "Failed", "Stopped")] {
+        let entries = [
+            json!({"time": "0", "pod": "p", "event": "phase", "from": "Pending", "to": "Running"}),
+            json!({"time": "1", "pod": "p", "event": "phase", "from": "Running", "to": "Failed"}),
+            json!({"time": "1", "pod": "p", "event": "finished", "phase": "Failed", "stopped": stopped}),
+        ];
+        let timeline = Timeline::read(&records(&entries)).expect("a trace");
+        for drawn in [timeline.ascii(80, Scale::Linear), timeline.svg(Scale::Linear)] {
+            assert!(drawn.contains(word) && !drawn.contains(other), "{drawn}");
+        }
+    }
+}
+
+/// Text without colours.
+fn strip(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| out + part.split_once('m').map_or("", |(_, rest)| rest))
 }
 
 #[test]

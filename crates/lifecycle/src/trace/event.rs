@@ -101,6 +101,9 @@ pub enum TraceEvent {
         /// The phase it ended in.
         #[serde(with = "word")]
         phase: Phase,
+        /// It has the phase `Failed` only because it was stopped.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        stopped: bool,
     },
     /// An image is being pulled.
     Pulling,

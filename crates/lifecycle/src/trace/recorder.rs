@@ -8,7 +8,7 @@ use crate::engine::Change;
 use crate::observation::{Hook, HookKind, Image, Observation, RerunCause, SandboxState, State, Verdict};
 use crate::plan::{Gate, Need, Plan, ProbeKind, Role};
 use crate::rules;
-use crate::status::{Phase, phase};
+use crate::status::{Phase, phase, was_stopped};
 use crate::time::Time;
 
 /// Writes the trace of one pod.
@@ -239,7 +239,8 @@ impl Recorder {
             Action::Rerun => push(out, now, None, TraceEvent::Rerun),
             Action::Finish => {
                 self.phase(plan, obs, now, Some(&mut *out));
-                push(out, now, None, TraceEvent::Finished { phase: self.phase });
+                let stopped = was_stopped(plan, obs);
+                push(out, now, None, TraceEvent::Finished { phase: self.phase, stopped });
             }
         }
     }

@@ -60,6 +60,16 @@ pub struct Run {
     socket: String,
 }
 
+#[cfg(test)]
+impl Run {
+    /// A run in this state that cannot be asked anything.
+    pub(super) fn of(state: RunState) -> Run {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        Run { state, place: Place::open_at(dir.path()).unwrap(), socket: String::new() }
+    }
+}
+
 /// Finds the runs of this user. Sockets left behind by killed runs are removed.
 ///
 /// # Errors

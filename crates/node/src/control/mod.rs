@@ -19,14 +19,14 @@ mod wire;
 pub use client::{AskError, Connection, Found, Run, runs};
 pub use lines::{Lines, Timestamps};
 pub use outrigger_runtime::WindowSize;
-pub use pick::{Named, Object, Picked, Which};
+pub use pick::{Named, Object, Picked, RunName, Which};
 pub use selector::Selector;
 pub use wire::{
     Accepted, Answer, Applied, AppliedObject, ContainerState, ExecStart, LogsRequest, PodState, Request,
     RunState,
 };
 
-pub(crate) use registry::{PodRegistry, Progress};
+pub(crate) use registry::{OfRun, PodRegistry, Progress};
 pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

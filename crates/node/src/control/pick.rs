@@ -1,5 +1,7 @@
 //! Selects pods by name, workload or label.
 
+use outrigger_manifest::nearest;
+
 use super::client::{Found, Run};
 use super::selector::Selector;
 use super::wire::PodState;
@@ -11,8 +13,71 @@ pub struct Which {
     pub what: Named,
     /// Their namespace, if restricted.
     pub namespace: Option<String>,
-    /// The pid of their run, if restricted.
-    pub run: Option<u32>,
+    /// Their run, if restricted.
+    pub run: Option<RunName>,
+}
+
+/// How a run is named, as `ps` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunName {
+    /// By its process: a run in the foreground, or everything that a node runs.
+    Process(u32),
+    /// By its id: a run of a node.
+    Id(String),
+}
+
+impl std::str::FromStr for RunName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Ids have eight characters, which may all be digits; no pid has as many.
+        let is_id = text.len() == 8 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        match text.parse() {
+            _ if is_id => Ok(RunName::Id(text.to_owned())),
+            Ok(pid) => Ok(RunName::Process(pid)),
+            Err(_) => {
+                Err("expected a process ID, or the id of a run of a node; `outrigger ps` shows both"
+                    .to_owned())
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for RunName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunName::Process(pid) => write!(f, "{pid}"),
+            RunName::Id(id) => f.write_str(id),
+        }
+    }
+}
+
+impl RunName {
+    /// Whether it is this process.
+    pub fn is_process(&self, pid: u32) -> bool {
+        *self == RunName::Process(pid)
+    }
+
+    /// The id of a run of a node.
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            RunName::Process(_) => None,
+            RunName::Id(id) => Some(id),
+        }
+    }
+
+    /// Whether a pod is in it.
+    pub fn has(&self, run: &Run, pod: &PodState) -> bool {
+        match self {
+            RunName::Process(pid) => run.state.pid == *pid,
+            RunName::Id(id) => pod.run.as_ref() == Some(id),
+        }
+    }
+
+    /// The run of a pod.
+    fn of((run, pod): Found1<'_>) -> RunName {
+        pod.run.clone().map_or(RunName::Process(run.state.pid), RunName::Id)
+    }
 }
 
 /// How pods are named.
@@ -97,9 +162,10 @@ impl Found {
     /// The selected pods; ended ones only if there are no others. Returns at least one pod, otherwise an
     /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace.
     pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, String> {
-        let runs = self.runs.iter().filter(|run| which.run.is_none_or(|pid| pid == run.state.pid));
-        let all: Vec<Found1<'_>> =
-            runs.flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod))).collect();
+        let all = self.runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
+        let is_in_run =
+            |(run, pod): &Found1<'_>| which.run.as_ref().is_none_or(|wanted| wanted.has(run, pod));
+        let all: Vec<Found1<'_>> = all.filter(is_in_run).collect();
         let in_namespace = |pod: &PodState| which.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
         let is_meant = |pod: &PodState| match &which.what {
             Named::Object(object) => object.has(pod),
@@ -109,9 +175,12 @@ impl Found {
             all.iter().copied().filter(|(_, pod)| is_meant(pod) && in_namespace(pod)).collect();
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
-            // All that ended, but of several pods of one name the last one.
-            let is_name = matches!(&which.what, Named::Object(object) if !object.is_workload());
-            there = if is_name { meant.last().copied().into_iter().collect() } else { meant };
+            // All that ended. What a name means is in one run, and the last is meant.
+            let last = meant.last().map(|last| RunName::of(*last));
+            there = meant;
+            if matches!(which.what, Named::Object(_)) {
+                there.retain(|found| Some(RunName::of(*found)) == last);
+            }
         }
         match (&which.what, there.as_slice()) {
             (_, []) => Err(self.nothing(which, &all)),
@@ -127,11 +196,17 @@ impl Found {
     }
 
     fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> String {
-        if let Some(pid) = which.run.filter(|pid| !self.runs.iter().any(|run| run.state.pid == *pid)) {
-            let pids: Vec<String> = self.runs.iter().map(|run| run.state.pid.to_string()).collect();
-            return match pids.as_slice() {
-                [] => format!("no run {pid}: you have no active runs"),
-                _ => format!("no run {pid}; your active runs: {}", pids.join(", ")),
+        if let Some(run) = which.run.as_ref().filter(|_| all.is_empty()) {
+            let names = |run: &Run| -> Vec<String> {
+                let mut names: Vec<String> =
+                    run.state.pods.iter().filter_map(|pod| pod.run.clone()).collect();
+                names.dedup();
+                if names.is_empty() { vec![run.state.pid.to_string()] } else { names }
+            };
+            let names: Vec<String> = self.runs.iter().flat_map(names).collect();
+            return match names.as_slice() {
+                [] => format!("no run {run}: you have no active runs"),
+                _ => format!("no run {run}; your runs: {}", names.join(", ")),
             };
         }
         let place = which.namespace.as_ref().map(|n| format!(" in namespace {n}")).unwrap_or_default();
@@ -155,12 +230,36 @@ impl Found {
         };
         names.sort();
         names.dedup();
-        match names.as_slice() {
-            [] if self.runs.is_empty() => format!("{wanted}: you have no active runs"),
-            [] => wanted,
-            _ => format!("{wanted}; running: {}", names.join(", ")),
+        let meant = match &which.what {
+            Named::Object(object) => object.similar(all).map(|near| format!("; did you mean {near}?")),
+            Named::Labels(_) => None,
+        };
+        match (meant, names.as_slice()) {
+            (None, []) if self.runs.is_empty() => format!("{wanted}: you have no active runs"),
+            (meant, []) => wanted + &meant.unwrap_or_default(),
+            (None, _) => format!("{wanted}; running: {}", names.join(", ")),
+            (Some(meant), _) => format!("{wanted}{meant} Running: {}", names.join(", ")),
         }
     }
+}
+
+impl Object {
+    /// The pod or workload that was probably meant: of the same name, or else of a similar one. As it is written.
+    fn similar(&self, all: &[Found1<'_>]) -> Option<String> {
+        let owners = all.iter().flat_map(|(_, pod)| pod.owners.iter());
+        let mut candidates: Vec<(&str, String)> = owners.filter_map(|owner| written(owner)).collect();
+        candidates.extend(all.iter().map(|(_, pod)| (pod.name.as_str(), pod.name.clone())));
+        let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
+        let near = nearest(&self.name, &names)?;
+        candidates.iter().find(|(name, _)| *name == near).map(|(_, written)| written.clone())
+    }
+}
+
+/// The name of a workload, and the shortest way to write it: `Deployment/web` is `deploy/web`.
+fn written(owner: &str) -> Option<(&str, String)> {
+    let (kind, name) = owner.split_once('/')?;
+    let (_, aliases) = KINDS.iter().find(|(known, _)| *known == kind)?;
+    Some((name, format!("{}/{name}", aliases[0])))
 }
 
 /// Pods of one name or workload; an error if several runs or namespaces have it.
@@ -170,11 +269,15 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
         true => format!("{}/{}", object.kind, object.name),
         false => format!("pod {:?}", object.name),
     };
-    if there.iter().any(|(run, _)| run.state.pid != first.state.pid) {
-        let name = |(run, _): &Found1<'_>| format!("{} ({})", run.state.pid, run.state.files.join(" "));
+    if there.iter().any(|found| RunName::of(*found) != RunName::of((first, one))) {
+        let name = |found: &Found1<'_>| {
+            let (run, pod) = found;
+            let files = if pod.files.is_empty() { &run.state.files } else { &pod.files };
+            format!("{} ({})", RunName::of(*found), files.join(" "))
+        };
         let mut runs: Vec<String> = there.iter().map(name).collect();
         runs.dedup();
-        return Err(format!("{shown} is in several runs: {}; choose one with --run PID", runs.join(", ")));
+        return Err(format!("{shown} is in several runs: {}; choose one with --run RUN", runs.join(", ")));
     }
     if let Some((_, other)) = there.iter().find(|(_, pod)| pod.namespace != one.namespace) {
         return Err(format!(
@@ -237,7 +340,7 @@ impl PodState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ContainerState;
+    use crate::control::{ContainerState, RunState};
 
     fn pod(containers: &[(&str, &str)]) -> PodState {
         let container = |(name, role): &(&str, &str)| ContainerState {
@@ -277,6 +380,106 @@ mod tests {
             assert_eq!(pod.pick(container), expected.map_err(str::to_owned), "{container:?}");
         }
         assert_eq!(one.defaulted(1), "Defaulted container \"app\" out of: setup (init), app, proxy");
+    }
+
+    /// Pods of a node with the process ID 7: `(name, workload, run, over)`.
+    fn found(pods: &[(&str, &str, &str, bool)]) -> Found {
+        let pod = |(number, (name, workload, run, over)): (usize, &(&str, &str, &str, bool))| PodState {
+            number,
+            name: (*name).to_owned(),
+            namespace: "default".to_owned(),
+            workload: Some((*workload).to_owned()).filter(|w| !w.is_empty()),
+            owners: vec![(*workload).to_owned(), format!("Run/{run}")],
+            run: Some((*run).to_owned()),
+            files: vec![format!("{run}.yaml")],
+            over: *over,
+            ..PodState::default()
+        };
+        let state = RunState {
+            pid: 7,
+            id: "node".to_owned(),
+            files: Vec::new(),
+            node: Some("/state".into()),
+            pods: pods.iter().enumerate().map(pod).collect(),
+        };
+        Found { runs: vec![Run::of(state)], silent: Vec::new() }
+    }
+
+    fn which(object: &str, run: Option<&str>) -> Which {
+        let run = run.map(|run| run.parse().unwrap());
+        Which { what: Named::Object(object.parse().unwrap()), namespace: None, run }
+    }
+
+    #[test]
+    fn pods_of_different_runs_are_never_mixed_and_each_run_can_be_named() {
+        let (a, b) = ("aaaaaaaa", "bbbbbbbb");
+        let ended = found(&[
+            ("report-1", "Job/report", a, true),
+            ("db-0", "StatefulSet/db", a, true),
+            ("report-2", "Job/report", b, true),
+            ("report-3", "Job/report", b, true),
+            ("db-0", "StatefulSet/db", b, true),
+        ]);
+        let live = found(&[("db-0", "StatefulSet/db", a, false), ("db-0", "StatefulSet/db", b, false)]);
+        type Row<'r> = (&'r Found, &'r str, Option<&'r str>, Result<&'r [usize], &'r str>);
+        let table: [Row<'_>; 8] = [
+            // What has ended: the last run is meant.
+            (&ended, "job/report", None, Ok(&[2, 3])),
+            (&ended, "job/report", Some(a), Ok(&[0])),
+            (&ended, "db-0", None, Ok(&[4])),
+            (&ended, "db-0", Some(a), Ok(&[1])),
+            (&ended, "job/report", Some("7"), Ok(&[2, 3])),
+            (&ended, "job/report", Some("cccccccc"), Err("no run cccccccc; your runs: aaaaaaaa, bbbbbbbb")),
+            // What is running: it must be clear.
+            (&live, "db-0", Some(b), Ok(&[1])),
+            (
+                &live,
+                "db-0",
+                None,
+                Err(
+                    "pod \"db-0\" is in several runs: aaaaaaaa (aaaaaaaa.yaml), bbbbbbbb (bbbbbbbb.yaml); choose one \
+                     with --run RUN",
+                ),
+            ),
+        ];
+        for (found, object, run, expected) in table {
+            let pods = found.pods(&which(object, run));
+            let numbers = pods.map(|pods| pods.iter().map(|(_, pod)| pod.number).collect::<Vec<_>>());
+            assert_eq!(numbers, expected.map(<[usize]>::to_vec).map_err(str::to_owned), "{object} {run:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_gets_a_proposal() {
+        let found = found(&[
+            ("web-7d4b9-x7k2p", "Deployment/web", "aaaaaaaa", false),
+            ("report-1", "Job/report", "aaaaaaaa", true),
+        ]);
+        for (object, expected) in [
+            ("web", "no pod \"web\"; did you mean deploy/web? Running: web-7d4b9-x7k2p"),
+            ("job/web", "no pods of Job/web; did you mean deploy/web? Running: Deployment/web"),
+            ("deploy/wbe", "no pods of Deployment/wbe; did you mean deploy/web? Running: Deployment/web"),
+            ("report", "no pod \"report\"; did you mean job/report? Running: web-7d4b9-x7k2p"),
+            (
+                "web-7d4b9-x7k2",
+                "no pod \"web-7d4b9-x7k2\"; did you mean web-7d4b9-x7k2p? Running: web-7d4b9-x7k2p",
+            ),
+            ("other", "no pod \"other\"; running: web-7d4b9-x7k2p"),
+        ] {
+            assert_eq!(found.pods(&which(object, None)).unwrap_err(), expected, "{object}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_named_by_its_process_or_its_id() {
+        for (text, expected) in [
+            ("4711", Ok(RunName::Process(4_711))),
+            ("k3v9x0aq", Ok(RunName::Id("k3v9x0aq".to_owned()))),
+            ("01234567", Ok(RunName::Id("01234567".to_owned()))),
+        ] {
+            assert_eq!(text.parse(), expected, "{text}");
+        }
+        assert!("web.yaml".parse::<RunName>().is_err());
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Place {
         }
     }
 
-    fn open_at(path: &Path) -> io::Result<Self> {
+    pub(super) fn open_at(path: &Path) -> io::Result<Self> {
         // Other users could create it first (below /tmp): symbolic links and foreign owners are rejected.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| within(path, &e.into()))?;

@@ -45,13 +45,22 @@ struct Shared {
     changes: watch::Sender<()>,
 }
 
+/// The run of a node that a pod belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OfRun {
+    /// Its id.
+    pub(crate) id: String,
+    /// The manifests it was started with, or changed to.
+    pub(crate) files: Vec<String>,
+}
+
 struct Entry {
     context: Arc<PodContext>,
     view: PodView,
     /// The workload it belongs to, as written: `Deployment/web`.
     workload: Option<String>,
     /// The run of a node it belongs to.
-    run: Option<String>,
+    run: Option<OfRun>,
     ips: Vec<String>,
     /// It has ended and nothing of it will run again.
     over: bool,
@@ -78,7 +87,7 @@ impl PodRegistry {
         number: usize,
         context: Arc<PodContext>,
         workload: Option<String>,
-        run: Option<String>,
+        run: Option<OfRun>,
     ) {
         let now = self.0.clock.now().time;
         let view = PodView::new(context.name().into(), context.plan().clone(), now);
@@ -325,13 +334,14 @@ impl Entry {
         let references = metadata.owner_references.iter().flatten();
         owners.extend(references.map(|owner| format!("{}/{}", owner.kind, owner.name)));
         owners.dedup();
-        owners.extend(self.run.as_ref().map(|run| format!("Run/{run}")));
+        owners.extend(self.run.as_ref().map(|run| format!("Run/{}", run.id)));
         let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).cloned();
         PodState {
             number,
             namespace: self.context.namespace().to_owned(),
             workload: self.workload.clone(),
-            run: self.run.clone(),
+            run: self.run.as_ref().map(|run| run.id.clone()),
+            files: self.run.as_ref().map(|run| run.files.clone()).unwrap_or_default(),
             owners,
             labels: metadata.labels.clone().unwrap_or_default(),
             default_container: annotation(DEFAULT_CONTAINER),

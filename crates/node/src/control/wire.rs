@@ -245,6 +245,9 @@ pub struct PodState {
     /// The run of a node it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
+    /// The manifests of that run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     /// The workload, and the intermediate owner of the pod: `Deployment/web`, `ReplicaSet/web-7d4b9`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<String>,

@@ -109,7 +109,8 @@ impl<R: Runtime> Node<R> {
         self.store.forget_end(id).map_err(|e| self.cannot_write(&e))?;
         let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
         self.registry.run_changes(id);
-        let _ = run.orders.send(RunOrder::Update(Box::new(Update { keys: record.keys(&work), work })));
+        let update = Update { keys: record.keys(&work), work, files: record.files.clone() };
+        let _ = run.orders.send(RunOrder::Update(Box::new(update)));
         run.record = record;
         run.is_stopping = false;
         if let Some(ended) = run.ended.take() {
@@ -165,6 +166,7 @@ impl<R: Runtime> Node<R> {
         RunRecord {
             retired,
             generations,
+            names: old.names.clone(),
             pods: old.pods.clone(),
             manifest: old.manifest.clone(),
             status: old.status.clone(),
@@ -172,10 +174,22 @@ impl<R: Runtime> Node<R> {
         }
     }
 
-    /// Checks that no pod of another run has a name that these manifests use.
+    /// Checks that no pod and no workload of another run has a name that these manifests use. Generated names of pods
+    /// are not among them: each run has its own.
     pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), String> {
+        for key in work.workloads.iter().map(ObjectKey::of).filter(|key| key.kind != "Pod") {
+            let is_there = |(id, other): &(&String, &Run<R>)| {
+                run != Some(id.as_str()) && other.ended.is_none() && other.standings.has_live(&key.id())
+            };
+            if let Some((id, _)) = self.runs.iter().find(is_there) {
+                return Err(format!(
+                    "{} is already there, in run {id}; stop it first, or change it with `outrigger apply`",
+                    key.display()
+                ));
+            }
+        }
         let there = self.registry.pods();
-        for (namespace, name) in work.pod_names() {
+        for (namespace, name) in work.fixed_pod_names() {
             let is_taken = |p: &PodState| {
                 !p.over
                     && p.namespace == namespace

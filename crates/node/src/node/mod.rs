@@ -245,6 +245,7 @@ impl<R: Runtime> Node<R> {
         self.names_are_free(&work, None)?;
         let objects = objects(&work);
         let id = new_id();
+        let record = RunRecord { names: id.clone(), ..record };
         let (mut driven, orders) = self.drive(&id, &record, work.clone());
         for pod in &work.pods {
             driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
@@ -286,6 +287,7 @@ impl<R: Runtime> Node<R> {
         };
         let options = SupervisorOptions {
             run: id.to_owned(),
+            files: record.files.clone(),
             pods: record.pods.clone(),
             companions,
             numbers: self.numbers.clone(),
@@ -296,8 +298,9 @@ impl<R: Runtime> Node<R> {
         let clock = self.agent.clock();
         let driven = Driven {
             id: id.to_owned(),
+            names: record.names.clone(),
             supervisor: Supervisor::new(self.agent.clone(), options, sinks),
-            workloads: self.managed(pods, &workloads, &keys),
+            workloads: self.managed(pods, &workloads, &keys, &record.names),
             store: self.store.clone(),
             clock,
             orders: given,
@@ -315,14 +318,17 @@ impl<R: Runtime> Node<R> {
         pods: Vec<PlannedPod>,
         workloads: &[Workload],
         keys: &BTreeMap<String, String>,
+        names: &str,
     ) -> Vec<Managed> {
         let managed = |wanted: Wanted| {
             let object = wanted.key.id();
+            let key = keys.get(&object).unwrap_or(&object).clone();
+            let instance = RunRecord::instance(names, &key);
             Managed {
-                key: keys.get(&object).unwrap_or(&object).clone(),
+                key,
                 object,
                 is_finite: wanted.is_finite(),
-                controller: wanted.controller(self.agent.clock().now()),
+                controller: wanted.controller(self.agent.clock().now(), instance),
                 is_retired: false,
             }
         };
@@ -341,12 +347,10 @@ impl<R: Runtime> Node<R> {
                 }
             };
             let is_it = |workload: &Managed| workload.object == retired.object();
-            let found = self.managed(work.pods, &work.workloads, &BTreeMap::new()).into_iter().find(is_it);
-            out.extend(found.map(|workload| Managed {
-                key: retired.key.clone(),
-                is_retired: true,
-                ..workload
-            }));
+            let keys = BTreeMap::from([(retired.object().to_owned(), retired.key.clone())]);
+            let found =
+                self.managed(work.pods, &work.workloads, &keys, &record.names).into_iter().find(is_it);
+            out.extend(found.map(|workload| Managed { is_retired: true, ..workload }));
         }
         out
     }

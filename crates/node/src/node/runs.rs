@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::run_store::{END, RunStore, WORKLOADS};
 use crate::control::{Progress, RestartOrder};
 use crate::outcome::exit_code;
-use crate::record::RunEnd;
+use crate::record::{RunEnd, RunRecord};
 use crate::sinks::Happened;
 use crate::supervisor::Supervisor;
 use crate::work::Work;
@@ -33,6 +33,14 @@ impl Standings {
     pub(super) fn get(&self, key: &str) -> Standing {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(key).copied().unwrap_or(Standing::Active)
+    }
+
+    /// Whether a workload that stands for this object runs, or is about to.
+    pub(super) fn has_live(&self, object: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |key: &str| key.split_once('#').map_or(key, |(object, _)| object) == object;
+        let is_live = |standing: Standing| matches!(standing, Standing::Active | Standing::Stopping);
+        all.iter().any(|(key, standing)| is_it(key) && is_live(*standing))
     }
 
     fn replace(&self, all: BTreeMap<String, Standing>) {
@@ -69,6 +77,8 @@ pub(super) struct Update {
     pub(super) work: Work,
     /// The keys of the workloads, by object.
     pub(super) keys: BTreeMap<String, String>,
+    /// The names of the manifests.
+    pub(super) files: Vec<String>,
 }
 
 /// A workload of a run.
@@ -87,6 +97,8 @@ pub(super) struct Managed {
 /// A run being driven.
 pub(super) struct Driven<R: Runtime> {
     pub(super) id: String,
+    /// What generated names depend on, see [`crate::record::RunRecord::names`].
+    pub(super) names: String,
     pub(super) supervisor: Supervisor<R>,
     pub(super) workloads: Vec<Managed>,
     pub(super) store: RunStore,
@@ -292,9 +304,9 @@ impl<R: Runtime> Driven<R> {
 
     /// Applies changed manifests. Replaced workloads are stopped first; their successors wait for that.
     fn update(&mut self, update: Update) {
-        let Update { work: Work { pods, workloads, companions, sources }, keys } = update;
+        let Update { work: Work { pods, workloads, companions, sources }, keys, files } = update;
         self.changes += 1;
-        self.supervisor.now_reads(companions, Hints::new(sources));
+        self.supervisor.now_reads(companions, Hints::new(sources), files);
         let stamp = self.clock.now();
         let wanted: Vec<(String, Wanted)> = Wanted::all(pods, &workloads)
             .into_iter()
@@ -307,6 +319,7 @@ impl<R: Runtime> Driven<R> {
             }
         }
         for (key, wanted) in wanted {
+            let instance = RunRecord::instance(&self.names, &key);
             let there = self.workloads.iter_mut().find(|w| w.key == key && !w.is_retired);
             match there {
                 Some(workload) => {
@@ -318,7 +331,7 @@ impl<R: Runtime> Driven<R> {
                     key,
                     object: wanted.key.id(),
                     is_finite: wanted.is_finite(),
-                    controller: wanted.controller(stamp),
+                    controller: wanted.controller(stamp, instance),
                     is_retired: false,
                 }),
             }

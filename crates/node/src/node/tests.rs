@@ -24,6 +24,7 @@ fn record(argument: &str) -> RunRecord {
         sources: vec![("p.yaml".to_owned(), text)],
         reading: Value::Null,
         pods: pod_options(),
+        names: String::new(),
         generations: BTreeMap::new(),
         retired: Vec::new(),
         manifest: None,
@@ -117,4 +118,63 @@ async fn what_has_finished_is_not_run_again_by_apply() {
         assert_eq!(starts(), started, "{argument}");
         assert_eq!(exit_code(&node, &run), Some(0));
     }
+}
+
+/// The names of all pods, in the order they were created.
+fn names(node: &Node<FakeRuntime>) -> Vec<String> {
+    node.registry.pods().into_iter().map(|pod| pod.name).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_of_a_job_has_names_of_its_own_which_the_next_node_knows() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
+    let job = || {
+        let text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: report}\nspec:\n  completions: 2\n  template:\n    spec:\n      \
+                    restartPolicy: Never\n      containers: [{name: main, image: i}]\n";
+        RunRecord { sources: vec![("job.yaml".to_owned(), text.to_owned())], ..record("") }
+    };
+    let mut first = node(&runtime, &dir).await;
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        runs.push(first.add(job()).unwrap().run);
+        // There is one Job of this name at a time, even between two of its pods.
+        let refused = first.add(job()).unwrap_err().to_string();
+        assert!(refused.starts_with("job/report is already there, in run "), "{refused}");
+        let ended = first.tasks.join_next().await.unwrap();
+        first.run_ended(ended);
+    }
+    let before = names(&first);
+    let unique: BTreeSet<&String> = before.iter().collect();
+    assert_eq!((before.len(), unique.len()), (4, 4), "{before:?}");
+    assert!(before.iter().all(|name| name.starts_with("report-")), "{before:?}");
+    let pods = first.registry.pods();
+    assert_eq!(
+        pods.iter().map(|pod| pod.run.clone().unwrap()).collect::<BTreeSet<_>>(),
+        runs.into_iter().collect()
+    );
+    assert!(pods.iter().all(|pod| pod.files == ["p.yaml"]), "the manifests of a node's pods are known");
+    drop(first);
+    assert_eq!(names(&node(&runtime, &dir).await), before, "the next node knows them by the same names");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_a_run_that_goes_on_keep_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = FakeRuntime::new([("main", Script::job(100_000, 0))]);
+    let deployment = |argument: &str| {
+        let text = format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    \
+             metadata: {{labels: {{a: b}}}}\n    spec:\n      containers: [{{name: main, image: i, args: [{argument}]}}]\n"
+        );
+        RunRecord { sources: vec![("web.yaml".to_owned(), text)], ..record("") }
+    };
+    let mut first = node(&runtime, &dir).await;
+    first.add(deployment("one")).unwrap();
+    let before = names(&first);
+    let fixed = read(&deployment("one")).unwrap().pods[0].manifest.name().to_owned();
+    assert_eq!(before.len(), 1);
+    assert_ne!(before[0], fixed, "names depend on the run");
+    drop(first);
+    assert_eq!(names(&node(&runtime, &dir).await), before);
 }

@@ -126,10 +126,11 @@ impl Wanted {
         }
     }
 
-    /// Creates the controller of the object.
-    pub(crate) fn controller(self, stamp: Stamp) -> Box<dyn Controller> {
+    /// Creates the controller of the object. The generated names of its pods depend on the `instance`, see
+    /// [`Workload::stamp`].
+    pub(crate) fn controller(self, stamp: Stamp, instance: String) -> Box<dyn Controller> {
         let Some(workload) = self.workload else { return Box::new(bare::Bare::new(self.pod)) };
-        let source = Source { workload, like: self.pod, object: self.object };
+        let source = Source { workload, like: self.pod, object: self.object, instance };
         match source.workload.job() {
             Some(job) => Box::new(job::JobController::new(source, job, stamp)),
             None => Box::new(replicas::Replicas::new(source)),
@@ -143,7 +144,7 @@ pub(crate) fn controllers(
     workloads: Vec<Workload>,
     stamp: Stamp,
 ) -> Vec<Box<dyn Controller>> {
-    Wanted::all(pods, &workloads).into_iter().map(|wanted| wanted.controller(stamp)).collect()
+    Wanted::all(pods, &workloads).into_iter().map(|wanted| wanted.controller(stamp, String::new())).collect()
 }
 
 /// Creates the pods of a workload.
@@ -153,6 +154,8 @@ struct Source {
     like: PlannedPod,
     /// Its index among the objects of the status file.
     object: usize,
+    /// Tells its pods from those of other objects of the same name.
+    instance: String,
 }
 
 impl Source {
@@ -164,7 +167,7 @@ impl Source {
     /// Creates the `nth` pod.
     fn pod(&self, nth: u32, attempt: u32) -> PlannedPod {
         let nth = usize::try_from(nth).unwrap_or(usize::MAX);
-        let manifest = self.workload.stamp(&self.like.manifest, nth, attempt);
+        let manifest = self.workload.stamp(&self.like.manifest, nth, attempt, &self.instance);
         PlannedPod { manifest, plan: self.like.plan.clone() }
     }
 

@@ -59,6 +59,7 @@ impl Bench {
         };
         let options = SupervisorOptions {
             run: "run".into(),
+            files: Vec::new(),
             pods: pod_options(),
             companions: manifest.companions,
             numbers: Arc::default(),
@@ -355,7 +356,7 @@ fn a_pod_is_changed_where_it_runs_and_a_set_by_its_number() {
     };
     let pod =
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: main, image: i}]}\n";
-    let (mut pods, mut bare) = (FakePods::default(), wanted(pod).controller(stamp(0)));
+    let (mut pods, mut bare) = (FakePods::default(), wanted(pod).controller(stamp(0), String::new()));
     bare.step(&mut pods, stamp(0)).unwrap();
     bare.update(wanted(&pod.replace("image: i", "image: other")), &mut pods, stamp(1)).unwrap();
     assert_eq!(pods.updated, [0]);
@@ -363,7 +364,7 @@ fn a_pod_is_changed_where_it_runs_and_a_set_by_its_number() {
     bare.update(wanted(pod), &mut pods, stamp(3)).unwrap();
     assert_eq!(pods.updated, [0], "one that is over stays as it was");
     let text = set("ReplicaSet").replace("  serviceName: w\n", "");
-    let (mut pods, mut set) = (FakePods::default(), wanted(&text).controller(stamp(0)));
+    let (mut pods, mut set) = (FakePods::default(), wanted(&text).controller(stamp(0), String::new()));
     set.step(&mut pods, stamp(0)).unwrap();
     set.update(wanted(&text.replace("replicas: 2", "replicas: 3")), &mut pods, stamp(1)).unwrap();
     set.step(&mut pods, stamp(1)).unwrap();

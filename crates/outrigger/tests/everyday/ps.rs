@@ -43,7 +43,7 @@ fn two_runs(bench: &Bench, _: &str) {
     let said = say(bench, &["stop", "twin"]);
     assert_eq!(said.code, 2, "{said:?}");
     assert!(said.err.contains("pod \"twin\" is in several runs: "), "{said:?}");
-    assert!(said.err.contains("choose one with --run PID"), "{said:?}");
+    assert!(said.err.contains("choose one with --run RUN"), "{said:?}");
     let pid = second.pid().to_string();
     must(bench, &["stop", "twin", "--run", &pid, "--grace-period", "0"]);
     second.end();

@@ -245,6 +245,13 @@ fn shutdown(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
+/// Whether a process has a handler for SIGINT.
+fn catches_interrupt(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
+    caught.and_then(|mask| u64::from_str_radix(mask, 16).ok()).is_some_and(|mask| mask & 0b10 != 0)
+}
+
 fn attach(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let spec = json!({"restartPolicy": "Never", "containers": [shell(bench, "main", "echo one; sleep 0.5; echo two; exit 3")]});
@@ -254,5 +261,30 @@ fn attach(bench: &Bench, name: &str) {
     assert_eq!((said.code, said.out.as_str()), (3, "task/main | one\ntask/main | two\n"), "{said:?}");
     let said = node.say(&["attach", "task"]);
     assert_eq!(said.code, 3, "{said:?}");
+    // Ctrl-C ends the command only, and says so.
+    let said = node.run("web", &json!({"containers": [shell(bench, "main", POLITE)]}), &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let run = node.pod("web").expect("it is there")["run"].as_str().expect("an id").to_owned();
+    let attached = node.start_listening(&["attach", "web"]);
+    node.until("it is attached", |node| node.clients() > 0);
+    let pid = i32::try_from(attached.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    node.until("it listens for Ctrl-C", |_| catches_interrupt(attached.id()));
+    rustix::process::kill_process(pid, Signal::INT).expect("send a signal");
+    let output = attached.wait_with_output().expect("its end");
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{err}");
+    assert!(
+        err.contains(&format!("the pods go on running; stop them with `outrigger stop run/{run}`")),
+        "{err}"
+    );
+    assert_eq!(node.pod("web").expect("it is there")["phase"], "Running");
+    // `ps` names the run and the file of a node's pods, and `--run` takes that name.
+    let table = node.must(&["ps"]);
+    let line = table.lines().find(|line| line.starts_with("web ")).expect("a line");
+    assert!(line.contains(&format!(" {run} ")) && line.contains("web.json"), "{table}");
+    assert_eq!(node.must(&["ps", "-o", "name", "--run", &run]), "pod/web\n");
+    let said = node.say(&["logs", "wbe"]);
+    assert_eq!((said.code, said.err.contains("no pod \"wbe\"; did you mean web?")), (2, true), "{said:?}");
+    node.must(&["stop", "--run", &run, "web"]);
     node.leaves_nothing();
 }

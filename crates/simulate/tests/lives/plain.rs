@@ -247,7 +247,7 @@ fn observed(plan: &Plan, script: &Script, seed: u64) -> (Vec<Fact>, u64, String)
             TraceEvent::Exited { attempt, code, .. } => format!("exit {attempt} {code}"),
             TraceEvent::Terminating { .. } => "term".into(),
             TraceEvent::Killing { .. } => "kill".into(),
-            TraceEvent::Finished { phase: ended } => {
+            TraceEvent::Finished { phase: ended, .. } => {
                 phase = ended.name().into();
                 continue;
             }

@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::{Link, LinkKind, Start, Stop, Trace};
 
 /// Savings below this are not mentioned.
-const WORTH_MS: u64 = 1_000;
+pub(super) const WORTH_MS: u64 = 1_000;
 
 /// A field to change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {
-    /// The container; `None` for the pod.
+    /// The container; `None` for the pod or the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
     /// The field as written in the manifest, below the container or the pod's spec.

@@ -2,55 +2,126 @@
 
 use outrigger_lifecycle::Span;
 
-use super::{Analysis, Link, Start, Stop};
+use super::{Analysis, Link, Start, Stop, WorkloadAnalysis};
+use crate::line::wrap_all;
 use crate::style::{DIM, HEADING, paint};
+use crate::words::grace_period;
 
-/// What a pod waited for, as text.
-pub fn text(analysis: &Analysis) -> String {
-    let mut out = format!("{}\n", paint(HEADING, &format!("Pod {}", analysis.pod)));
+/// The columns of a time and of a duration, with the gaps around them.
+const INDENT: usize = 4 + 9 + 2 + 8 + 2;
+/// Where there is less room for texts than this beside the times, they stand below.
+const BESIDE_MIN: usize = 24;
+
+/// Analyses as text in lines of at most `width` columns: each workload before its pods.
+pub fn text(workloads: &[WorkloadAnalysis], pods: &[Analysis], width: usize) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut last: Option<&str> = None;
+    for pod in pods {
+        let workload = pod.workload.as_deref();
+        if let Some(begins) =
+            workloads.iter().find(|w| Some(w.workload.as_str()) == workload && workload != last)
+        {
+            out.push(workload_text(begins, width));
+        }
+        last = workload;
+        out.push(pod_text(pod, width));
+    }
+    out.join("\n")
+}
+
+/// What a pod waited for.
+fn pod_text(analysis: &Analysis, width: usize) -> String {
+    let mut out = heading(&format!("Pod {}", analysis.pod), 0, width);
     match &analysis.start {
-        Some(start) => out.push_str(&start_text(start)),
+        Some(start) => out.push_str(&start_text(start, analysis.began_ms, width)),
         None => out.push_str("  nothing started\n"),
     }
     if let Some(stop) = &analysis.stop {
-        out.push_str(&stop_text(stop));
+        out.push_str(&stop_text(stop, analysis.began_ms, width));
     }
-    for (i, advice) in analysis.advice.iter().enumerate() {
-        if i == 0 {
-            out.push_str(&format!("  {}\n", paint(HEADING, "What would help")));
+    out + &advice(analysis.advice.iter().map(|advice| advice.text.as_str()), 2, width)
+}
+
+/// How a workload spent its time.
+fn workload_text(analysis: &WorkloadAnalysis, width: usize) -> String {
+    let took = Span(analysis.took_ms);
+    let mut head = analysis.workload.replacen('/', " ", 1);
+    head = match &analysis.end {
+        Some(end) => format!("{head}: {} after {took}", end.text),
+        None => format!("{head}: {took}"),
+    };
+    if analysis.back_off_ms > 0 {
+        head = format!("{head}, of which {} back-off between pods", Span(analysis.back_off_ms));
+    }
+    let mut out = heading(&head, 0, width);
+    for stretch in &analysis.stretches {
+        out.push_str(&row(stretch.from_ms, stretch.ms(), &stretch.text, width));
+    }
+    out + &advice(analysis.advice.iter().map(|advice| advice.text.as_str()), 2, width)
+}
+
+fn heading(text: &str, indent: usize, width: usize) -> String {
+    let lines = wrap_all(text, width.saturating_sub(indent));
+    lines.iter().map(|line| format!("{:indent$}{}\n", "", paint(HEADING, line))).collect()
+}
+
+fn advice<'a>(texts: impl Iterator<Item = &'a str>, indent: usize, width: usize) -> String {
+    let mut out = String::new();
+    for text in texts {
+        if out.is_empty() {
+            out = heading("What would help", indent, width);
         }
-        out.push_str(&format!("    {}\n", advice.text));
+        // Further lines are indented more, so that each sentence stands out.
+        for (i, line) in wrap_all(text, width.saturating_sub(indent + 4)).iter().enumerate() {
+            let indent = indent + if i == 0 { 2 } else { 4 };
+            out.push_str(&format!("{:indent$}{line}\n", ""));
+        }
     }
     out
 }
 
-fn start_text(start: &Start) -> String {
+fn start_text(start: &Start, began: u64, width: usize) -> String {
     let took = Span(start.took_ms);
     let head = match &start.stuck {
         None => format!("Start: {took}, until `{}` was up", start.last),
         Some(why) => format!("Start: not complete after {took}, because of `{}` ({why})", start.last),
     };
-    format!("  {}\n{}", paint(HEADING, &head), chain(&start.chain))
+    heading(&head, 2, width) + &chain(&start.chain, began, width)
 }
 
-fn stop_text(stop: &Stop) -> String {
+fn stop_text(stop: &Stop, began: u64, width: usize) -> String {
     let took = Span(stop.took_ms);
-    let grace = stop.grace_ms.map(|ms| format!(" (grace period {})", Span(ms))).unwrap_or_default();
+    let grace = stop.grace_ms.map(|ms| format!(" ({})", grace_period(ms))).unwrap_or_default();
     let mut head = format!("Stop ({}): {took}{grace}", stop.cause);
     if !stop.killed.is_empty() {
         let names: Vec<String> = stop.killed.iter().map(|name| format!("`{name}`")).collect();
         head.push_str(&format!(", killed: {}", names.join(", ")));
     }
-    format!("  {}\n{}", paint(HEADING, &head), chain(&stop.chain))
+    heading(&head, 2, width) + &chain(&stop.chain, began, width)
 }
 
-fn chain(links: &[Link]) -> String {
+fn chain(links: &[Link], began: u64, width: usize) -> String {
     let total: u64 = links.iter().map(Link::ms).sum();
     // Links of a few milliseconds are noise, unless all are that short.
     let tells = |link: &&Link| link.ms() >= 5 || link.ms() * 100 >= total;
-    let line = |link: &Link| {
-        let at = format!("{:>9.3}", link.from_ms as f64 / 1e3);
-        format!("    {}  {:>8}  {}\n", paint(DIM, &at), format!("{:.3} s", link.ms() as f64 / 1e3), link.text)
+    links.iter().filter(tells).map(|link| row(began + link.from_ms, link.ms(), &link.text, width)).collect()
+}
+
+/// When something began, how long it took, and what it was.
+fn row(from_ms: u64, ms: u64, text: &str, width: usize) -> String {
+    let at = paint(DIM, &format!("{:>9.3}", from_ms as f64 / 1e3));
+    let head = format!("    {at}  {:>8}", format!("{:.3} s", ms as f64 / 1e3));
+    let (indent, beside) = match width.saturating_sub(INDENT) {
+        room if room >= BESIDE_MIN => (INDENT, true),
+        _ => (6, false),
     };
-    links.iter().filter(tells).map(line).collect()
+    let lines = wrap_all(text, width.saturating_sub(indent));
+    let mut out = head;
+    for (i, line) in lines.iter().enumerate() {
+        match i {
+            0 if beside => out.push_str(&format!("  {line}")),
+            _ => out.push_str(&format!("\n{:indent$}{line}", "")),
+        }
+    }
+    out + "\n"
 }

@@ -1,19 +1,23 @@
-//! The plan as text, 100 columns wide.
+//! The plan as text.
 
 use outrigger_lifecycle::{Amounts, RestartPolicy, Role};
 
 use super::view::View;
 use super::words;
+use crate::line::wrap_all;
 use crate::style::{DIM, HEADING, INIT, MAIN, SIDECAR, paint};
 
 /// The maximum width on any terminal: plans go into logs and reviews.
-const WIDTH: usize = 100;
-/// A longer name gets its own line.
+const WIDTH_MAX: usize = 100;
+/// A longer name gets its own line; on a narrow terminal, names leave room for the sentences.
 const NAME_WIDTH_MAX: usize = 24;
+const NAME_WIDTH_NARROW: usize = 10;
+/// Below this, a terminal is narrow.
+const NARROW: usize = 80;
 
-/// One pod.
-pub fn render(view: &View<'_>) -> String {
-    let mut page = Page::new(view);
+/// One pod, in lines of at most `width` columns.
+pub fn render(view: &View<'_>, width: usize) -> String {
+    let mut page = Page::new(view, width.min(WIDTH_MAX));
     page.title();
     page.section("Start");
     for (number, stage) in view.start.iter().enumerate() {
@@ -35,15 +39,17 @@ pub fn render(view: &View<'_>) -> String {
 
 struct Page<'v> {
     view: &'v View<'v>,
+    width: usize,
     name_width: usize,
     out: String,
 }
 
 impl<'v> Page<'v> {
-    fn new(view: &'v View<'v>) -> Self {
+    fn new(view: &'v View<'v>, width: usize) -> Self {
         let lengths = view.plan.containers.iter().map(|c| c.name.len());
-        let name_width = lengths.filter(|l| *l <= NAME_WIDTH_MAX).max().unwrap_or(0);
-        Page { view, name_width, out: String::new() }
+        let most = if width < NARROW { NAME_WIDTH_NARROW } else { NAME_WIDTH_MAX };
+        let name_width = lengths.filter(|l| *l <= most).max().unwrap_or(0);
+        Page { view, width, name_width, out: String::new() }
     }
 
     fn title(&mut self) {
@@ -54,7 +60,9 @@ impl<'v> Page<'v> {
             kind if view.count > 1 => format!("{kind} {}, {} pods alike", origin.name, view.count),
             kind => format!("{kind} {}", origin.name),
         };
-        self.out.push_str(&paint(HEADING, &what));
+        for line in wrap_all(&what, self.width) {
+            self.out.push_str(&format!("{}\n", paint(HEADING, &line)));
+        }
         let dialects: Vec<&str> = plan.dialects.iter().map(|d| d.name()).collect();
         let mut facts = vec![match dialects.len() {
             0 => "no dialect".to_owned(),
@@ -66,7 +74,9 @@ impl<'v> Page<'v> {
         if let Some(ms) = plan.active_deadline_ms {
             facts.push(format!("deadline {}", words::duration(ms)));
         }
-        self.out.push_str(&format!("\n{}\n", paint(DIM, &facts.join(" · "))));
+        for line in wrap_all(&facts.join(" · "), self.width) {
+            self.out.push_str(&format!("{}\n", paint(DIM, &line)));
+        }
     }
 
     fn section(&mut self, name: &str) {
@@ -74,7 +84,7 @@ impl<'v> Page<'v> {
     }
 
     fn paragraph(&mut self, text: &str) {
-        for line in wrap(text, WIDTH - 2) {
+        for line in wrap_all(text, self.width.saturating_sub(2)) {
             self.out.push_str(&format!("  {}\n", paint(DIM, &line)));
         }
     }
@@ -91,7 +101,10 @@ impl<'v> Page<'v> {
             ("class", self.view.qos.name().to_owned()),
         ];
         for (name, value) in rows {
-            self.out.push_str(&format!("  {name:8}  {value}\n"));
+            for (i, line) in wrap_all(&value, self.width.saturating_sub(12)).iter().enumerate() {
+                let name = if i == 0 { name } else { "" };
+                self.out.push_str(&format!("  {name:8}  {line}\n"));
+            }
         }
     }
 
@@ -131,14 +144,21 @@ impl<'v> Page<'v> {
             Role::Main | Role::Ephemeral => MAIN,
         };
         let indent = 2 + rail.chars().count() + self.name_width + 2 + 7 + 2;
-        let mut lines: Vec<String> = wrap(text, WIDTH - indent);
+        let room = self.width.saturating_sub(indent);
+        let mut lines: Vec<String> = wrap_all(text, room);
         let plain = lines.len();
-        lines.extend(more.into_iter().flat_map(|m| wrap(m, WIDTH - indent)));
+        lines.extend(more.into_iter().flat_map(|m| wrap_all(m, room)));
         let width = self.name_width;
         let mut head = format!("  {rail}{}", paint(style, &format!("{:width$}", c.name)));
         if c.name.len() > self.name_width {
-            // The name has its own line; the text begins on the next.
-            self.out.push_str(&format!("{head}\n"));
+            // The name has its own line, or more; the text begins on the next.
+            let (side, room) =
+                (rail.chars().count() + 2, self.width.saturating_sub(rail.chars().count() + 2));
+            for (i, part) in wrap_all(&c.name, room).iter().enumerate() {
+                let left =
+                    if i == 0 { format!("  {rail}") } else { format!("{:side$}", format!("  {below}")) };
+                self.out.push_str(&format!("{left}{}\n", paint(style, part)));
+            }
             head = format!("  {below}{:width$}", "");
         }
         head.push_str(&format!("  {}  ", paint(style, &format!("{role:7}"))));
@@ -181,28 +201,4 @@ fn budget(view: &View<'_>) -> String {
         text.push_str(" An init container that is still running is stopped too.");
     }
     text
-}
-
-/// Wraps text at spaces so that no line is wider than `width`, unless a word is. Numbers stay with their
-/// units.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match words.last_mut() {
-            Some(number) if number.ends_with(|c: char| c.is_ascii_digit()) => {
-                *number = format!("{number} {word}")
-            }
-            _ => words.push(word.to_owned()),
-        }
-    }
-    let mut lines: Vec<String> = Vec::new();
-    for word in words {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                *line = format!("{line} {word}")
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines
 }

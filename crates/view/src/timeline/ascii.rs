@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Kind, Scale, Sign, Timeline, clock};
+use super::{Bar, Kind, Lane, Scale, Sign, Subject, Timeline, clock};
+use crate::text::shorten;
 
 /// Maximum width of the name column.
 const NAME_MAX: usize = 20;
@@ -34,11 +35,12 @@ impl Kind {
 }
 
 pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
-    let names = timeline.lanes.iter().map(|l| l.name.chars().count()).max().unwrap_or(0);
-    let roles = timeline.lanes.iter().filter_map(|l| l.role).map(str::len).max().map_or(0, |role| role + 1);
+    let containers = || timeline.lanes.iter().filter(|l| l.subject == Subject::Container);
+    let names = timeline.lanes.iter().filter(|l| l.subject != Subject::Pod).map(|l| l.name.chars().count());
+    let roles = containers().filter_map(|l| l.role.as_ref()).map(|role| role.len() + 1).max().unwrap_or(0);
     // Roles are shown next to the names if there is room for both.
     let roles = if width >= WITH_ROLES { roles } else { 0 };
-    let names = names.clamp(5, NAME_MAX);
+    let names = names.max().unwrap_or(0).clamp(5, NAME_MAX);
     let left = names + roles + 1;
     let cells = width.saturating_sub(left).max(20);
     let places = timeline.places(scale);
@@ -55,47 +57,90 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
         }
     }
     let _ = writeln!(out, "{:left$}{}", "", times.into_iter().collect::<String>().trim_end());
-    if !timeline.phases.is_empty() {
-        let _ = writeln!(out, "{:<left$}{}", "phase", phases(timeline, cells, &column).trim_end());
-    }
+    let phase_row = |of: &[(u64, String)]| match of.is_empty() {
+        true => String::new(),
+        false => format!("{:<left$}{}\n", "phase", phases(of, cells, &column).trim_end()),
+    };
+    out.push_str(&phase_row(&timeline.phases));
     for lane in &timeline.lanes {
-        let mut row = vec![' '; cells];
-        // Images are pulled while nothing else happens in the lane; hooks run while the container does.
-        for layer in 0..3 {
-            for bar in lane.bars.iter().filter(|b| b.kind.layer() == layer) {
-                row[column(bar.from)..=column(bar.to)].fill(bar.kind.letter());
-            }
+        if lane.subject == Subject::Pod {
+            let _ = writeln!(out, "{}", shorten(&format!("Pod {}", lane.name), width));
+            out.push_str(&phase_row(&lane.phases));
+            continue;
         }
-        let mut marked = vec![false; cells];
-        // There are too many probes for this few cells.
-        let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
-        for mark in lane.marks.iter().filter(|m| !is_probe(m.sign)) {
-            // If two marks share a cell, the later one moves right, or the earlier one left.
-            let mut cell = column(mark.at);
-            if marked[cell] && cell + 1 < cells {
-                cell += 1;
-            } else if marked[cell] && cell > 0 {
-                (row[cell - 1], marked[cell - 1]) = (row[cell], true);
-            }
-            marked[cell] = true;
-            row[cell] = match mark.sign {
-                Sign::Term => 'T',
-                Sign::Kill => 'K',
-                Sign::Completed => 'o',
-                Sign::Failed => 'x',
-                Sign::Trouble | Sign::ProbePassed | Sign::ProbeFailed => '!',
-            };
-        }
-        let name: String = lane.name.chars().take(NAME_MAX).collect();
-        let row: String = row.into_iter().collect();
-        let role = lane.role.filter(|_| roles > 0).unwrap_or_default();
-        let head = format!("{name:<names$} {role}");
-        let _ = writeln!(out, "{head:<left$}{}", row.trim_end());
+        let name = shorten(&lane.name, names);
+        let role = lane.role.as_deref().filter(|_| roles > 0 && lane.subject == Subject::Container);
+        let head = format!("{name:<names$} {}", role.unwrap_or_default());
+        let _ = writeln!(out, "{head:<left$}{}", row(lane, cells, &column).trim_end());
     }
-    let squeezed = if scale == Scale::Compressed { "  // pause drawn short" } else { "" };
-    let _ = writeln!(out, "p pull  s starting  - running  = ready  h hook  ~ stopping  . back-off");
-    let _ = writeln!(out, "T TERM  K KILL  o exit 0  x failed  ! trouble{squeezed}");
+    let squeezed = if scale == Scale::Compressed { Some("// pause drawn short") } else { None };
+    for line in [&BARS[..], &MARKS[..]] {
+        let parts = line.iter().copied().chain(squeezed.filter(|_| line.len() == MARKS.len()));
+        out.push_str(&legend(parts, width));
+    }
     out
+}
+
+const BARS: [&str; 7] =
+    ["p pull", "s starting", "- running", "= ready", "h hook", "~ stopping", ". back-off"];
+const MARKS: [&str; 5] = ["T TERM", "K KILL", "o exit 0", "x failed", "! trouble"];
+
+/// The meaning of letters, in as many lines as needed.
+fn legend<'a>(parts: impl Iterator<Item = &'a str>, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for part in parts {
+        match lines.last_mut() {
+            Some(line) if line.len() + 2 + part.len() <= width => *line = format!("{line}  {part}"),
+            _ => lines.push(part.to_owned()),
+        }
+    }
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+fn row(lane: &Lane, cells: usize, column: &impl Fn(u64) -> usize) -> String {
+    let mut row = vec![' '; cells];
+    // Images are pulled while nothing else happens in the lane; hooks run while the container does.
+    for layer in 0..3 {
+        for bar in lane.bars.iter().filter(|b| b.kind.layer() == layer) {
+            row[column(bar.from)..=column(bar.to)].fill(bar.kind.letter());
+        }
+    }
+    if lane.subject == Subject::Workload {
+        for bar in &lane.bars {
+            name_bar(bar, &mut row[column(bar.from)..=column(bar.to)]);
+        }
+    }
+    let mut marked = vec![false; cells];
+    // There are too many probes for this few cells.
+    let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
+    for mark in lane.marks.iter().filter(|m| !is_probe(m.sign)) {
+        // If two marks share a cell, the later one moves right, or the earlier one left.
+        let mut cell = column(mark.at);
+        if marked[cell] && cell + 1 < cells {
+            cell += 1;
+        } else if marked[cell] && cell > 0 {
+            (row[cell - 1], marked[cell - 1]) = (row[cell], true);
+        }
+        marked[cell] = true;
+        row[cell] = match mark.sign {
+            Sign::Term => 'T',
+            Sign::Kill => 'K',
+            Sign::Completed => 'o',
+            Sign::Failed => 'x',
+            Sign::Trouble | Sign::ProbePassed | Sign::ProbeFailed => '!',
+        };
+    }
+    row.into_iter().collect()
+}
+
+/// Writes the length of a bar into its middle, if there is room.
+fn name_bar(bar: &Bar, cells: &mut [char]) {
+    let text = format!(" {} ", clock(bar.to - bar.from));
+    if let Some(spare) = cells.len().checked_sub(text.len() + 2) {
+        for (cell, c) in cells[1 + spare / 2..].iter_mut().zip(text.chars()) {
+            *cell = c;
+        }
+    }
 }
 
 /// As many times above the lanes as fit.
@@ -105,10 +150,13 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Ve
     let end = timeline.moments.last().copied().unwrap_or(0);
     let last = clock(end);
     let end_from = cells.saturating_sub(last.len());
+    let mut before = String::new();
     for &at in &timeline.moments {
         let text = clock(at);
         let from = column(at);
-        if at != end && (from < free_from || from + text.len() >= end_from) {
+        // Two moments may be so near that their times read the same.
+        let is_said = text == before || text == last;
+        if at != end && (from < free_from || from + text.len() >= end_from || is_said) {
             continue;
         }
         let from = from.min(cells - text.len().min(cells));
@@ -116,22 +164,31 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Ve
             *place = c;
         }
         free_from = from + text.len() + 2;
+        before = text;
     }
     axis
 }
 
-fn phases(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> String {
+/// Where each phase began. One that has no room before the next moves to the left a little, or is left out; the last
+/// one is always shown.
+fn phases(phases: &[(u64, String)], cells: usize, column: &impl Fn(u64) -> usize) -> String {
     let mut row = vec![' '; cells];
-    for (i, (at, phase)) in timeline.phases.iter().enumerate() {
-        let from = column(*at).min(cells.saturating_sub(phase.len()));
-        let to = timeline.phases.get(i + 1).map_or(cells, |(at, _)| column(*at).max(from));
-        for (place, c) in row[from..]
-            .iter_mut()
-            .zip(phase.chars().chain(std::iter::repeat(' ')))
-            .take(to.max(from + phase.len()) - from)
-        {
+    let mut free_to = cells;
+    for (i, (at, phase)) in phases.iter().enumerate().rev() {
+        let is_last = i + 1 == phases.len();
+        let Some(from) = free_to.checked_sub(phase.len()).map(|latest| column(*at).min(latest)) else {
+            continue;
+        };
+        if !is_last && column(*at) - from > MOVED_MAX {
+            continue;
+        }
+        for (place, c) in row[from..].iter_mut().zip(phase.chars()) {
             *place = c;
         }
+        free_to = from.saturating_sub(1);
     }
     row.into_iter().collect()
 }
+
+/// How far a phase may be shown from where it began.
+const MOVED_MAX: usize = 4;

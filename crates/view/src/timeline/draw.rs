@@ -1,44 +1,51 @@
-//! The timelines of several pods in one output.
+//! The timelines of all pods of a file in one output.
 
 use super::{Scale, Timeline, TimelineError, html, svg};
-use crate::analyze::analyze;
-use crate::events::PodEvents;
+use crate::analyze::{analyze, analyze_workload};
+use crate::events::{Events, Group};
 use crate::style::{HEADING, paint};
-
-/// The same width as other output.
-const WIDTH: usize = 100;
+use crate::text::shorten;
 
 /// How a timeline is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Picture {
-    /// Text, for a terminal.
-    Text,
+    /// Text, for a terminal with this many columns.
+    Text(usize),
     /// A picture.
     Svg,
     /// A page with details on hover, and advice.
     Html,
 }
 
-/// Draws pods, and marks what their start and stop waited for.
+/// Draws pods and workloads, and marks what their start and stop waited for.
 ///
 /// # Errors
 /// The events are not those of a pod.
-pub fn draw(pods: &[PodEvents], picture: Picture, scale: Scale) -> Result<String, TimelineError> {
-    let mut timelines = Vec::with_capacity(pods.len());
-    for pod in pods {
-        let mut timeline = Timeline::read(&pod.entries)?;
-        timeline.mark(&analyze(&pod.entries)?);
-        timelines.push(timeline);
+pub fn draw(events: &Events, picture: Picture, scale: Scale) -> Result<String, TimelineError> {
+    let mut drawn: Vec<(String, Timeline)> = Vec::new();
+    for group in events.groups() {
+        drawn.push(match group {
+            Group::Pod(pod) => {
+                let mut timeline = Timeline::read(&pod.entries)?;
+                timeline.mark(&analyze(&pod.entries)?);
+                (format!("Pod {}", pod.pod), timeline)
+            }
+            Group::Workload(workload, pods) => {
+                let analysis = analyze_workload(workload, &pods)?;
+                (workload.title(), Timeline::of_workload(workload.title(), &analysis, &pods)?)
+            }
+        });
     }
+    if let Picture::Text(width) = picture {
+        let one = |(heading, timeline): &(String, Timeline)| {
+            let heading = paint(HEADING, &shorten(heading, width));
+            format!("{heading}\n{}", timeline.ascii(width, scale))
+        };
+        return Ok(drawn.iter().map(one).collect::<Vec<_>>().join("\n"));
+    }
+    let timelines: Vec<Timeline> = drawn.into_iter().map(|(_, timeline)| timeline).collect();
     Ok(match picture {
-        Picture::Svg => svg(&timelines, scale),
         Picture::Html => html(&timelines, scale),
-        Picture::Text => {
-            let one = |(pod, timeline): (&PodEvents, &Timeline)| {
-                let heading = paint(HEADING, &format!("Pod {}", pod.pod));
-                format!("{heading}\n{}", timeline.ascii(WIDTH, scale))
-            };
-            pods.iter().zip(&timelines).map(one).collect::<Vec<_>>().join("\n")
-        }
+        Picture::Svg | Picture::Text(_) => svg(&timelines, scale),
     })
 }

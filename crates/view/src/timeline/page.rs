@@ -49,7 +49,7 @@ const GAP: f64 = 16.0;
 /// A self-contained page with a picture of each pod, whose parts have details on hover. Every pod is drawn twice, for
 /// wide and for narrow windows; the browser shows the one that fits.
 pub fn html(timelines: &[Timeline], scale: Scale) -> String {
-    let names: Vec<&str> = timelines.iter().map(|t| t.pod.as_str()).collect();
+    let names: Vec<&str> = timelines.iter().map(|t| t.title.as_str()).collect();
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>timeline of {}</title>\n<style>{STYLE}\n</style>\n</head>\n<body>\n",
         escape(&names.join(", "))
@@ -62,7 +62,7 @@ pub fn html(timelines: &[Timeline], scale: Scale) -> String {
             continue;
         }
         let items = timeline.advice.iter().map(|text| format!("<li>{}</li>\n", escape(text)));
-        let heading = format!("What would make {} faster", escape(&timeline.pod));
+        let heading = format!("What would make {} faster", escape(&timeline.title));
         let _ = writeln!(out, "<ul class=\"advice\"><h2>{heading}</h2>\n{}</ul>", items.collect::<String>());
     }
     out.push_str("</body>\n</html>\n");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Kind, Lane, Places, Scale, Sign, Timeline, clock};
+use super::{Bar, Kind, Lane, Places, Scale, Sign, Subject, Timeline, clock};
 
 const BAR: f64 = 18.0;
 /// From the left edge to texts.
@@ -178,7 +178,7 @@ impl Drawing<'_> {
     fn all(&mut self, with_legend: bool) {
         let Layout { class, width, .. } = self.layout;
         let height = self.layout.height(self.timeline, self.scale, with_legend);
-        let pod = escape(&self.timeline.pod);
+        let pod = escape(&self.timeline.title);
         let _ = writeln!(
             self.out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"timeline of {pod}\">\n<style>{STYLE}\n</style>"
@@ -192,9 +192,9 @@ impl Drawing<'_> {
         self.heading();
         self.axis();
         self.breaks();
-        self.phases();
+        self.phases(&self.timeline.phases, self.layout.top - 34.0);
         self.graces();
-        self.sandbox();
+        self.sandbox(&self.timeline.sandbox, self.layout.top - 8.0);
         self.stops();
         for (i, lane) in self.timeline.lanes.iter().enumerate() {
             self.lane(i, lane);
@@ -226,8 +226,8 @@ impl Drawing<'_> {
         let _ = writeln!(
             self.out,
             "<text class=\"ink title\" x=\"{INDENT}\" y=\"32\">{}<title>{}</title></text><text class=\"soft\" x=\"{INDENT}\" y=\"50\">{} in total</text>",
-            escape(&shorten(&self.timeline.pod, room)),
-            escape(&self.timeline.pod),
+            escape(&shorten(&self.timeline.title, room)),
+            escape(&self.timeline.title),
             clock(self.end())
         );
     }
@@ -239,10 +239,12 @@ impl Drawing<'_> {
         // The end always has a label; what is too near to it has none.
         let last = self.end();
         let mut free_from = f64::MIN;
+        let mut before = String::new();
         for &at in &self.timeline.moments {
             let (place, text) = (self.x(at), clock(at));
-            let too_late = at != last && place + half(at) > self.x(last) - half(last);
-            if place - half(at) < free_from || too_late {
+            let too_late =
+                at != last && (place + half(at) > self.x(last) - half(last) || text == clock(last));
+            if place - half(at) < free_from || too_late || text == before {
                 continue;
             }
             let _ = writeln!(
@@ -252,6 +254,7 @@ impl Drawing<'_> {
                 top - 14.0
             );
             free_from = place + half(at);
+            before = text;
         }
     }
 
@@ -269,19 +272,18 @@ impl Drawing<'_> {
         }
     }
 
-    fn phases(&mut self) {
-        let y = self.layout.top - 34.0;
+    fn phases(&mut self, phases: &[(u64, String)], y: f64) {
         let wide = |phase: &str| (phase.len() + 1) as f64 * CHARACTER;
         // From right to left: one that has no room before the next moves to the left.
         let mut free_to = self.layout.width;
-        let mut places: Vec<f64> = Vec::with_capacity(self.timeline.phases.len());
-        for (at, phase) in self.timeline.phases.iter().rev() {
+        let mut places: Vec<f64> = Vec::with_capacity(phases.len());
+        for (at, phase) in phases.iter().rev() {
             free_to = self.x(*at).min(free_to - wide(phase));
             places.push(free_to);
         }
         // From left to right: none may begin before the first moment.
         let mut free_from = self.layout.left;
-        for ((_, phase), place) in self.timeline.phases.iter().zip(places.into_iter().rev()) {
+        for ((_, phase), place) in phases.iter().zip(places.into_iter().rev()) {
             let place = place.max(free_from);
             let _ =
                 writeln!(self.out, "<text class=\"ink\" x=\"{place:.1}\" y=\"{y}\">{}</text>", escape(phase));
@@ -290,30 +292,27 @@ impl Drawing<'_> {
     }
 
     fn graces(&mut self) {
-        let end = self.end();
         for grace in &self.timeline.graces {
-            let to = end.min(grace.from + grace.grace_ms);
-            let (x1, x2) = (self.x(grace.from), self.x(to));
+            let (x1, x2) = (self.x(grace.from), self.x(grace.to));
             let _ = writeln!(
                 self.out,
                 "<rect class=\"grace\" x=\"{x1:.1}\" y=\"{}\" width=\"{:.1}\" height=\"{:.1}\"><title>grace period: {} of {} used</title></rect>",
-                self.layout.top,
+                self.layout.lane_top(grace.lanes.start),
                 (x2 - x1).max(0.0),
-                self.timeline.lanes.len() as f64 * self.layout.lane,
-                clock(to - grace.from),
+                grace.lanes.len() as f64 * self.layout.lane,
+                clock(grace.to - grace.from),
                 clock(grace.grace_ms)
             );
         }
     }
 
-    /// The sandbox has no lane of its own, and everything waits for it.
-    fn sandbox(&mut self) {
-        for bar in &self.timeline.sandbox {
+    /// A sandbox is above the lanes of its pod: everything waits for it.
+    fn sandbox(&mut self, bars: &[Bar], y: f64) {
+        for bar in bars {
             let (from, to) = (self.x(bar.from), self.x(bar.to));
             let _ = writeln!(
                 self.out,
-                "<rect class=\"pull\" x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"5\" rx=\"2\"><title>{}: {} to {}</title></rect>",
-                self.layout.top - 8.0,
+                "<rect class=\"pull\" x=\"{from:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"5\" rx=\"2\"><title>{}: {} to {}</title></rect>",
                 (to - from).max(1.5),
                 escape(&bar.title),
                 clock(bar.from),
@@ -323,13 +322,14 @@ impl Drawing<'_> {
     }
 
     fn stops(&mut self) {
-        let (top, bottom) = (self.layout.top, self.layout.bottom(self.timeline));
-        for (at, cause) in &self.timeline.stops {
-            let x = self.x(*at);
+        for halt in &self.timeline.stops {
+            let (top, bottom) =
+                (self.layout.lane_top(halt.lanes.start), self.layout.lane_top(halt.lanes.end));
+            let x = self.x(halt.at);
             let _ = writeln!(
                 self.out,
                 "<path class=\"halt\" d=\"M{x:.1} {top}V{bottom}\"><title>the pod is stopping: {}</title></path>",
-                escape(cause)
+                escape(&halt.cause)
             );
         }
     }
@@ -341,6 +341,11 @@ impl Drawing<'_> {
             "<path class=\"line\" d=\"M{INDENT} {bottom:.1}H{}\"/>",
             self.layout.width - INDENT
         );
+        if lane.subject == Subject::Pod {
+            self.phases(&lane.phases, bottom - 20.0);
+            self.sandbox(&lane.bars, bottom - 14.0);
+            return;
+        }
         // Hooks run while the container does: on top.
         let (over, under): (Vec<_>, Vec<_>) = lane.bars.iter().partition(|b| b.kind == Kind::Hook);
         for bar in under.into_iter().chain(over) {
@@ -377,8 +382,10 @@ impl Drawing<'_> {
         let (top, middle) = (self.layout.lane_top(i), self.layout.lane_middle(i));
         let name = escape(&lane.name);
         if names_above {
-            let role = lane.role.map(|role| format!("<tspan class=\"soft\" dx=\"8\">{role}</tspan>"));
-            let role_width = lane.role.map_or(0.0, |role| role.len() as f64 * SMALL_CHARACTER + 8.0);
+            let role =
+                lane.role.as_deref().map(|role| format!("<tspan class=\"soft\" dx=\"8\">{role}</tspan>"));
+            let role_width =
+                lane.role.as_deref().map_or(0.0, |role| role.len() as f64 * SMALL_CHARACTER + 8.0);
             let _ = writeln!(
                 self.out,
                 "<text class=\"ink over\" x=\"{INDENT}\" y=\"{:.1}\">{}{}<title>{name}</title></text>",
@@ -394,7 +401,7 @@ impl Drawing<'_> {
             "<text class=\"ink\" x=\"{INDENT}\" y=\"{y:.1}\">{}<title>{name}</title></text>",
             escape(&shorten(&lane.name, left - INDENT - 10.0))
         );
-        if let Some(role) = lane.role {
+        if let Some(role) = &lane.role {
             let y = middle + 14.0;
             let _ = writeln!(self.out, "<text class=\"soft\" x=\"{INDENT}\" y=\"{y:.1}\">{role}</text>");
         }
