@@ -1,8 +1,8 @@
 //! The Pod Security Standards of Kubernetes 1.36, for those who run manifests of strangers.
 //!
 //! Every control of `baseline` and `restricted`, and one of our own in both: an image `rootfs:DIR` is a directory of the
-//! host, as a `hostPath` volume is. Exceptions that Kubernetes makes for pods in user namespaces and on Windows are not
-//! made here.
+//! host, as a `hostPath` volume is. As in Kubernetes, root is allowed in a pod with `hostUsers: false`: it is no root on the
+//! host. The exceptions for pods on Windows are not made here.
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Lifecycle, LifecycleHandler, PodSpec, Probe, SELinuxOptions,
@@ -52,7 +52,7 @@ const BASELINE_CAPABILITIES: [&str; 13] = [
 const RESTRICTED_CAPABILITIES: [&str; 1] = ["NET_BIND_SERVICE"];
 const SELINUX_TYPES: [&str; 5] =
     ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
-const SYSCTLS: [&str; 10] = [
+const SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
     "net.ipv4.ip_local_reserved_ports",
@@ -62,13 +62,16 @@ const SYSCTLS: [&str; 10] = [
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
 ];
 
 /// What a pod asks for that its level does not allow, and what it has to ask for and does not.
 pub fn validate_level(input: &PodInput, level: PodSecurityLevel) -> Vec<Finding> {
     let Some(spec) = &input.pod.spec else { return Vec::new() };
-    let mut check = Check { out: Vec::new(), level };
+    let has_own_users = spec.host_users == Some(false);
+    let mut check = Check { out: Vec::new(), level, has_own_users };
     let sites = sites(spec);
     check.pod(input, spec);
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
@@ -83,6 +86,8 @@ pub fn validate_level(input: &PodInput, level: PodSecurityLevel) -> Vec<Finding>
 struct Check {
     out: Vec<Finding>,
     level: PodSecurityLevel,
+    /// The pod insists on a user namespace of its own.
+    has_own_users: bool,
 }
 
 impl Check {
@@ -98,6 +103,10 @@ impl Check {
 
     fn is_restricted(&self) -> bool {
         self.level == PodSecurityLevel::Restricted
+    }
+
+    fn forbids_root(&self) -> bool {
+        self.is_restricted() && !self.has_own_users
     }
 
     fn pod(&mut self, input: &PodInput, spec: &PodSpec) {
@@ -127,7 +136,7 @@ impl Check {
         self.selinux(at("seLinuxOptions"), context.se_linux_options.as_ref());
         self.seccomp(at("seccompProfile"), context.seccomp_profile.as_ref());
         self.user(at("runAsUser"), context.run_as_user);
-        if self.is_restricted() && context.run_as_non_root == Some(false) {
+        if self.forbids_root() && context.run_as_non_root == Some(false) {
             let what = "the pod has `runAsNonRoot: false`";
             self.refuse(at("runAsNonRoot"), what, "write `runAsNonRoot: true`");
         }
@@ -154,7 +163,7 @@ impl Check {
         }
         if self.is_restricted() && !is_allowed_volume(volume) {
             let what = format!("volume {name} is of another type than those of a pod's own data");
-            let hint = "use configMap, csi, downwardAPI, emptyDir, ephemeral, persistentVolumeClaim, projected or secret";
+            let hint = "use configMap, csi, downwardAPI, emptyDir, ephemeral, image, persistentVolumeClaim, projected or secret";
             self.refuse(path, what, hint);
         }
     }
@@ -190,7 +199,10 @@ impl Check {
             let what = format!("container {name} is privileged");
             self.refuse(at("privileged"), what, "remove `privileged: true`");
         }
-        if let Some(mount) = context.proc_mount.as_deref().filter(|mount| !["", "Default"].contains(mount)) {
+        let masks_proc = self.is_restricted() || !self.has_own_users;
+        if let Some(mount) =
+            context.proc_mount.as_deref().filter(|mount| masks_proc && !["", "Default"].contains(mount))
+        {
             let what = format!("container {name} has procMount {}", words::quote(mount));
             self.refuse(at("procMount"), what, "remove `procMount`");
         }
@@ -227,7 +239,8 @@ impl Check {
                 "add `securityContext: {allowPrivilegeEscalation: false}` to the container",
             );
         }
-        if context.run_as_non_root.or(pod.and_then(|pod| pod.run_as_non_root)) != Some(true) {
+        let non_root = context.run_as_non_root.or(pod.and_then(|pod| pod.run_as_non_root));
+        if self.forbids_root() && non_root != Some(true) {
             let at = here("runAsNonRoot", context.run_as_non_root.is_some());
             let what = format!("container {name} has no `runAsNonRoot: true`");
             self.require(at, what, "add `securityContext: {runAsNonRoot: true}` to the pod's spec");
@@ -303,7 +316,7 @@ impl Check {
     }
 
     fn user(&mut self, path: FieldPath, user: Option<i64>) {
-        if self.is_restricted() && user == Some(0) {
+        if self.forbids_root() && user == Some(0) {
             self.refuse(path, "runAsUser is 0, which is root", "use another user, for example 1000");
         }
     }
@@ -358,6 +371,7 @@ fn is_allowed_volume(volume: &Volume) -> bool {
         || volume.downward_api.is_some()
         || volume.empty_dir.is_some()
         || volume.ephemeral.is_some()
+        || volume.image.is_some()
         || volume.persistent_volume_claim.is_some()
         || volume.projected.is_some()
         || volume.secret.is_some()

@@ -147,7 +147,6 @@ fn what_only_restricted_refuses() {
     let context = |fields: Value| json!({"securityContext": fields});
     for (spec, container, path) in [
         (json!({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), none(), "spec.volumes[0]"),
-        (json!({"volumes": [{"name": "v", "image": {"reference": "i"}}]}), none(), "spec.volumes[0]"),
         (
             none(),
             context(json!({"allowPrivilegeEscalation": true})),
@@ -175,6 +174,22 @@ fn what_only_restricted_refuses() {
     let bare = json!({"containers": [{"name": "app", "image": "i"}]});
     assert_eq!(refused(bare.clone(), Baseline), [] as [String; 0]);
     assert_eq!(refused(bare, Restricted), vec!["spec.containers[0]"; 4]);
-    let volumes = json!({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "c"}]});
+    let volumes = json!({"volumes": [{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {"secretName": "s"}},
+        {"name": "c"}, {"name": "d", "image": {"reference": "i"}}]});
     assert_eq!(refused(hardened(volumes, json!({})), Restricted), [] as [String; 0]);
+}
+
+#[test]
+fn root_of_a_user_namespace_is_allowed() {
+    let root = |host_users: bool| {
+        let spec =
+            json!({"hostUsers": host_users, "securityContext": {"runAsUser": 0, "runAsNonRoot": null}});
+        refused(hardened(spec, json!({})), Restricted)
+    };
+    assert_eq!(root(false), [] as [String; 0]);
+    assert_eq!(root(true), ["spec.containers[0].securityContext", "spec.securityContext.runAsUser"]);
+    let unmasked =
+        || hardened(json!({"hostUsers": false}), json!({"securityContext": {"procMount": "Unmasked"}}));
+    assert_eq!(refused(unmasked(), Baseline), [] as [String; 0]);
+    assert_eq!(refused(unmasked(), Restricted), ["spec.containers[0].securityContext.procMount"]);
 }
