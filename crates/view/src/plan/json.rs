@@ -104,7 +104,7 @@ fn container(view: &View<'_>, index: usize) -> Value {
         },
         "stop": {
             "stage": stage(&view.stop),
-            "after": names(&view.stop_rules[index].after),
+            "after": names(&view.stops_after_all(index)),
             "signal": words::signal(view, c),
             "signalMsMax": window.signal_ms_max,
             "killMsMax": window.kill_ms_max,

@@ -1,6 +1,8 @@
 //! A plan in the order in which it is shown.
 
-use outrigger_lifecycle::{Gate, Need, Plan, Qos, ResourceTotals, Role, StopRule, effective, qos};
+use outrigger_lifecycle::{
+    Gate, Need, Plan, Qos, ResourceTotals, Role, StopRule, effective, qos, stop_turns,
+};
 use outrigger_manifest::{Checked, PodManifest};
 
 /// The input of all formats of a plan.
@@ -70,6 +72,13 @@ impl<'a> View<'a> {
             }
         }
         false
+    }
+
+    /// All containers that are gone when a container's turn to stop comes, without init containers.
+    pub(super) fn stops_after_all(&self, container: usize) -> Vec<usize> {
+        let mut after = stop_turns(self.plan, self.plan.grace_ms).swap_remove(container).after;
+        after.retain(|&c| self.plan.containers[c].role != Role::Init);
+        after
     }
 
     /// A container's name.
