@@ -19,6 +19,7 @@ Examples:
   outrigger simulate job.yaml -o json | outrigger timeline - -o svg > life.svg
 
 The pods of a Job or another workload are drawn on one axis, with the back-off between them.
+
 The critical path, which the start and the stop waited for, is marked; `outrigger analyze` shows it as text.
 
 Exit codes: 0 drawn, 2 the events cannot be read.")]
