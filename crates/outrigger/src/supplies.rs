@@ -30,6 +30,9 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
         out.extend(host_paths(pod, spec));
+        if !machine.cri {
+            out.extend(different_ids(pod, spec));
+        }
         for (place, container) in containers(spec) {
             out.extend(image(pod, place, container, machine.cri));
             out.extend(root_forbidden(pod, spec, place, container, machine.keeps_trying));
@@ -154,34 +157,95 @@ fn unmapped_ids(
     container: &Container,
 ) -> Vec<Diagnostic> {
     let standing = rootless::standing();
-    if !standing.is_rootless() {
+    // Where there is one id, it can have any number.
+    if !standing.is_rootless() || standing.has_one_id() {
         return Vec::new();
     }
-    let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
-    let user = (own.and_then(|c| c.run_as_user), all.and_then(|c| c.run_as_user));
-    let group = (own.and_then(|c| c.run_as_group), all.and_then(|c| c.run_as_group));
     let mut out = Vec::new();
-    for (field, (of_own, of_pod), map) in
-        [("runAsUser", user, standing.uids()), ("runAsGroup", group, standing.gids())]
-    {
-        let Some(id) = of_own.or(of_pod) else { continue };
+    for (kind, map) in [(IdKind::User, standing.uids()), (IdKind::Group, standing.gids())] {
+        let Some((id, at)) = kind.wanted(spec, place, container) else { continue };
         // Numbers that are no ids were refused before.
         if u32::try_from(id).is_ok_and(|id| map.contains(id)) {
             continue;
         }
-        let context = match of_own {
-            Some(_) => place.path().field("securityContext"),
-            None => FieldPath::spec("securityContext"),
-        };
+        let field = kind.field();
         let why = rootless::why_not_mapped(standing, map);
         let text = format!("{field} {id} does not exist here: {why}");
         out.push(
-            error(pod, &context.field(field), "security", text).hint(format!(
+            error(pod, &at, "security", text).hint(format!(
                 "do that, run it with sudo, or remove `{field}`: root in the container is you"
             )),
         );
     }
     out
+}
+
+/// Containers with different users or groups, where there is one id for the whole pod. Those of images in
+/// registries are known only after the pull.
+fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
+    let standing = rootless::standing();
+    if !standing.is_rootless() || !standing.has_one_id() {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for kind in [IdKind::User, IdKind::Group] {
+        let known = containers(spec).filter_map(|(place, container)| {
+            let (id, at) = match kind.wanted(spec, place, container) {
+                Some((id, at)) => (id, Some(at)),
+                // A directory has no USER. The group of root is in its own tables.
+                None if kind == IdKind::User && is_root_directory(container.image.as_deref()?) => (0, None),
+                None => return None,
+            };
+            Some((&container.name, id, at))
+        });
+        let known: Vec<_> = known.collect();
+        let Some((first, first_id, first_at)) = known.first() else { continue };
+        for (name, id, at) in known.iter().filter(|(_, id, _)| id != first_id) {
+            // At least one of two that differ is in the manifest.
+            let Some(at) = at.as_ref().or(first_at.as_ref()) else { continue };
+            let (noun, field) = (kind.noun(), kind.field());
+            let why = rootless::why_one_id();
+            let text = format!("`{first}` runs as {noun} {first_id}, and `{name}` as {noun} {id}: {why}");
+            let help = format!("do that, run it with sudo, or set the same `{field}` for the whole pod");
+            out.push(error(pod, at, "security", text).hint(help));
+        }
+    }
+    out
+}
+
+/// The two kinds of ids that a container runs with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum IdKind {
+    User,
+    Group,
+}
+
+impl IdKind {
+    fn noun(self) -> &'static str {
+        match self {
+            IdKind::User => "user",
+            IdKind::Group => "group",
+        }
+    }
+
+    fn field(self) -> &'static str {
+        match self {
+            IdKind::User => "runAsUser",
+            IdKind::Group => "runAsGroup",
+        }
+    }
+
+    /// The id that the manifest sets for a container, and where.
+    fn wanted(self, spec: &PodSpec, place: ContainerRef, container: &Container) -> Option<(i64, FieldPath)> {
+        let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
+        let (of_own, of_pod) = match self {
+            IdKind::User => (own.and_then(|c| c.run_as_user), all.and_then(|c| c.run_as_user)),
+            IdKind::Group => (own.and_then(|c| c.run_as_group), all.and_then(|c| c.run_as_group)),
+        };
+        let of_own = of_own.map(|id| (id, place.path()));
+        let (id, owner) = of_own.or(of_pod.map(|id| (id, FieldPath::root().field("spec"))))?;
+        Some((id, owner.field("securityContext").field(self.field())))
+    }
 }
 
 /// Seccomp profiles that do not exist.

@@ -158,7 +158,7 @@ fn ids() -> Finding {
         "ids",
         Level::Warn,
         "only this user's own",
-        "containers can run only as root (which is this user), and all files of images belong to root",
+        "all containers of a pod have the same user (which is this user), and all files of images belong to it",
     )
     .remedy(missing)
 }

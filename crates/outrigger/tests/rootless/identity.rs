@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use sha2::Digest as _;
@@ -21,6 +21,11 @@ pub(crate) const WITH_IDS: &[(&str, Test)] = &[
 ];
 pub(crate) const OWN_ID: &[(&str, Test)] = &[
     ("one_id_is_root_and_all_else_is_said", one_id_is_root_and_all_else_is_said),
+    ("one_id_is_any_one_user", one_id_is_any_one_user),
+    ("exec_and_probes_are_that_user_too", exec_and_probes_are_that_user_too),
+    ("a_user_of_the_image_is_the_one_id", a_user_of_the_image_is_the_one_id),
+    ("two_users_are_refused_at_once", two_users_are_refused_at_once),
+    ("two_users_of_images_end_the_pod", two_users_of_images_end_the_pod),
     ("files_of_images_all_become_root_s", files_of_images_all_become_root_s),
     ("doctor_says_how_to_get_ids", doctor_says_how_to_get_ids),
 ];
@@ -119,7 +124,7 @@ fn files_of_images_all_become_root_s(bench: &Bench, name: &str) {
     let output = run.output();
     assert!(output.contains("/srv/page 0") && output.contains("/old/new 0"), "{}", run.account());
     assert!(!output.contains("gone") && !output.contains("file"), "{}", run.account());
-    let note = "all files of images belong to root in containers";
+    let note = "all files of images belong to the user of the container";
     assert_eq!(run.said().matches(note).count(), 1, "{}", run.said());
 }
 
@@ -146,19 +151,178 @@ fn one_id_is_root_and_all_else_is_said(bench: &Bench, name: &str) {
     assert_eq!(map.expect("a map"), ["0", "61234", "1"], "{}", run.account());
     assert!(run.output().contains("owner 0"), "{}", run.account());
     assert_eq!(
-        run.said().matches("containers can run only as root, which is user 61234 here").count(),
+        run.said().matches("all containers of a pod have the same user, which is user 61234 here").count(),
         1,
         "{}",
         run.said()
     );
     assert!(run.said().contains("usermod --add-subuids"), "{}", run.said());
     assert_eq!(run.said().matches("supplementary groups are left out").count(), 1, "{}", run.said());
+}
 
-    let spec = json!({"securityContext": {"runAsUser": 1000}});
-    let mut run = Run::start(bench, &format!("{name}-other"), &scripted(bench, "id", json!({}), spec), &[]);
-    assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
-    assert!(run.said().contains("runAsUser 1000 does not exist here"), "{}", run.said());
-    assert!(run.said().contains("because /etc/subuid has no ids for user seated"), "{}", run.said());
+/// A volume of each kind that a container may be kept from by its user.
+fn volumes() -> (Value, Value) {
+    let mounts = json!([{"name": "data", "mountPath": "/data"}, {"name": "memory", "mountPath": "/memory"},
+        {"name": "secret", "mountPath": "/secret"}]);
+    let volumes = json!([{"name": "data", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}},
+        {"name": "secret", "downwardAPI": {"defaultMode": 0o400,
+            "items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]);
+    (mounts, volumes)
+}
+
+fn one_id_is_any_one_user(bench: &Bench, name: &str) {
+    let script = "id; echo map $(cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups); \
+                  echo x > /data/f && echo x > /memory/f && echo x > /dev/shm/f && stat -c 'owner %u:%g' /data/f /memory/f; \
+                  echo secret $(cat /secret/name); grep Cap /proc/self/status; echo to the log > /dev/stdout; \
+                  hostname other 2>&1; chown 0 /data/f 2>&1; unshare -U true 2>&1; true";
+    let (mounts, volumes) = volumes();
+    // Also with a terminal, which the program opens by name.
+    for (case, shared) in [("", false), ("-shared", true)] {
+        let spec = json!({"securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 2000}, "volumes": volumes,
+            "shareProcessNamespace": shared});
+        let pod = scripted(bench, script, json!({"volumeMounts": mounts, "tty": shared}), spec);
+        let run = succeeds(bench, &format!("{name}{case}"), &pod, &[]);
+        for line in [
+            "uid=1000 gid=2000",
+            "map 1000 0 1 2000 0 1 deny",
+            "owner 1000:2000",
+            "secret p",
+            "CapPrm:\t0000000000000000",
+            "CapEff:\t0000000000000000",
+            "to the log",
+            "hostname: sethostname: Operation not permitted",
+            "/data/f: Invalid argument",
+            "unshare: unshare(0x10000000): Operation not permitted",
+        ] {
+            assert!(run.output().contains(line), "{line}\n{}", run.account());
+        }
+        assert_eq!(run.output().matches("owner 1000:2000").count(), 2, "{}", run.account());
+    }
+}
+
+fn exec_and_probes_are_that_user_too(bench: &Bench, name: &str) {
+    let script = "echo up; until [ -e /data/told ]; do sleep 0.1; done; cat /data/probe; exit 0";
+    let probe = "echo probe $(id -u) $(id -g) > /data/probe && ls -l /proc/1/fd > /dev/null";
+    let container = json!({
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "startupProbe": {"exec": {"command": ["sh", "-c", probe]}, "periodSeconds": 1},
+    });
+    let spec = json!({"securityContext": {"runAsUser": 1000, "runAsGroup": 2000},
+        "volumes": [{"name": "data", "emptyDir": {}}]});
+    let mut manifest = scripted(bench, script, container, spec);
+    manifest["metadata"]["name"] = json!("one-id");
+    let mut run = Run::start(bench, name, &manifest, &[]);
+    run.wait_for("its output", |run| run.output().contains("up"));
+    let say = |script: &str| {
+        let output = Command::new(&bench.binary)
+            .args(["exec", "one-id", "--", "sh", "-c", script])
+            .env("OUTRIGGER_RUNTIME_DIR", bench.sockets())
+            .stdin(Stdio::null())
+            .output()
+            .expect("run it");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, said) = say("echo $(id -u) $(id -g); cat /proc/self/uid_map; echo out > /dev/stdout");
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["1000", "2000", "1000", "0", "1", "out"]);
+    // The same user namespace: it sees into the program's process.
+    let same =
+        "test \"$(readlink /proc/1/ns/user)\" = \"$(readlink /proc/self/ns/user)\" && touch /data/told";
+    assert_eq!(say(same), (Some(0), String::new()));
+    assert_eq!(run.end(), 0, "{}", run.account());
+    assert!(run.output().contains("probe 1000 2000"), "{}", run.account());
+}
+
+/// An image whose USER is a name.
+fn image_of(bench: &Bench, name: &str, user: &str) -> String {
+    let mut files = layer();
+    for dir in ["bin/", "etc/"] {
+        entry(&mut files, dir, 0, 0o755, b"");
+    }
+    entry(&mut files, "bin/busybox", 0, 0o755, &fs::read("/bin/busybox").expect("busybox"));
+    entry(&mut files, "etc/passwd", 0, 0o644, b"root:x:0:0::/root:\nweb:x:33:34::/srv:\n");
+    let files = files.into_inner().expect("a layer");
+    let hex: String = sha2::Sha256::digest(&files).iter().map(|byte| format!("{byte:02x}")).collect();
+    let config = json!({"architecture": "amd64", "os": "linux", "config": {"User": user},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{hex}")]}});
+    let manifest = json!([{"Config": "config.json", "RepoTags": ["i:1"], "Layers": ["0.tar"]}]);
+    let mut image = layer();
+    entry(&mut image, "manifest.json", 0, 0o644, manifest.to_string().as_bytes());
+    entry(&mut image, "config.json", 0, 0o644, config.to_string().as_bytes());
+    entry(&mut image, "0.tar", 0, 0o644, &files);
+    let path = bench.work.join(format!("{name}.tar"));
+    fs::write(&path, image.into_inner().expect("an image")).expect("write the image");
+    format!("docker-archive:{}", path.display())
+}
+
+fn a_user_of_the_image_is_the_one_id(bench: &Bench, name: &str) {
+    let script = "/bin/busybox id; /bin/busybox touch /new && /bin/busybox stat -c '%n %u' /new";
+    let container =
+        json!({"image": image_of(bench, name, "web"), "command": ["/bin/busybox", "sh", "-c", script]});
+    let run = succeeds(bench, name, &scripted(bench, "", container, json!({})), &[]);
+    assert!(run.output().contains("uid=33(web) gid=34"), "{}", run.account());
+    assert!(run.output().contains("/new 33"), "{}", run.account());
+}
+
+fn two_users_are_refused_at_once(bench: &Bench, name: &str) {
+    let main = |own: Value| {
+        let mut main = bench.container("main", "id");
+        main["securityContext"] = own;
+        main
+    };
+    let side = |own: Value| {
+        let mut side = bench.container("side", "id");
+        side["securityContext"] = own;
+        side
+    };
+    for (case, containers, text) in [
+        (
+            "users",
+            [main(json!({"runAsUser": 1000})), side(json!({"runAsUser": 2000}))],
+            "runs as user 1000, and `side` as user 2000",
+        ),
+        (
+            "root",
+            [main(json!({"runAsUser": 1000})), side(json!({"runAsUser": 0}))],
+            "runs as user 1000, and `side` as user 0",
+        ),
+        (
+            "unset",
+            [main(json!({"runAsUser": 1000})), side(json!({}))],
+            "runs as user 1000, and `side` as user 0",
+        ),
+        (
+            "groups",
+            [main(json!({"runAsUser": 5, "runAsGroup": 1})), side(json!({"runAsUser": 5, "runAsGroup": 2}))],
+            "runs as group 1, and `side` as group 2",
+        ),
+    ] {
+        let pod = crate::pod(json!({"containers": containers}));
+        let mut run = Run::start(bench, &format!("{name}-{case}"), &pod, &[]);
+        assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
+        for part in [
+            text,
+            "a pod has one user, because /etc/subuid has no ids for user seated",
+            ".json:",
+            "for the whole pod",
+        ] {
+            assert!(run.said().contains(part), "{case}: {part}\n{}", run.said());
+        }
+    }
+}
+
+/// Known only when the images are here: then waiting cannot help, and the pod ends.
+fn two_users_of_images_end_the_pod(bench: &Bench, name: &str) {
+    let busybox = json!(["/bin/busybox", "sleep", "600"]);
+    let container = |which: &str, user: &str| json!({"name": which, "image": image_of(bench, &format!("{name}-{which}"), user), "command": busybox});
+    let pod = crate::pod(
+        json!({"restartPolicy": "Always", "containers": [container("main", "web"), container("side", "7")]}),
+    );
+    let mut run = Run::start(bench, name, &pod, &[]);
+    assert_ne!(run.end(), 0, "{}", run.account());
+    assert!(run.said().contains("and another one of its pod as user"), "{}", run.said());
+    assert!(run.said().contains("set the same runAsUser and runAsGroup"), "{}", run.said());
 }
 
 fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
@@ -172,11 +336,17 @@ fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
     );
     assert_eq!(quiet.said(), "", "asked to be quiet");
     // There are ranges; it is the program that is missing.
-    let spec = json!({"securityContext": {"runAsUser": 1000}});
-    let mut other = Run::start(bench, &format!("{name}-other"), &scripted(bench, "id", json!({}), spec), &[]);
+    let spec = json!({"containers": [
+        {"name": "a", "image": "rootfs:/", "command": ["id"], "securityContext": {"runAsUser": 1000}},
+        {"name": "b", "image": "rootfs:/", "command": ["id"]},
+    ]});
+    let mut other = Run::start(bench, &format!("{name}-other"), &crate::pod(spec), &[]);
     assert_eq!(other.end(), 2, "{}", other.account());
     assert!(other.said().contains("because newuidmap and newgidmap are missing"), "{}", other.said());
     assert!(!other.said().contains("/etc/subuid"), "{}", other.said());
+    let spec = json!({"securityContext": {"runAsUser": 1000}});
+    let one = succeeds(bench, &format!("{name}-one"), &scripted(bench, "id -u", json!({}), spec), &[]);
+    assert!(one.output().contains("1000"), "{}", one.account());
 }
 
 fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {

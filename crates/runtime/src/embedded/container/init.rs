@@ -20,6 +20,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
 use super::dev::Dev;
+use super::one_id::OneId;
 use super::process::{Launch, Profile};
 use super::root::{Root, attach, clone_mount, relative};
 use super::user::{self, User};
@@ -101,6 +102,8 @@ impl Init<'_> {
         let namespaces = Namespaces::open(&self.config.sandbox)?;
         let mut parts = self.open_parts(&namespaces)?;
         let user = self.find_user(&parts.root)?;
+        let one_id = OneId::of(&user, &self.config.sandbox)?;
+        let one_id = one_id.map(|one_id| Ok((one_id.make()?, one_id))).transpose()?;
         self.give_streams(&user)?;
         self.await_byte(LIMITED)?;
         namespaces.join()?;
@@ -118,6 +121,9 @@ impl Init<'_> {
         let fds: Vec<BorrowedFd<'_>> = [Some(dev.null.as_fd()), outer].into_iter().flatten().collect();
         socket::send(self.shim.as_fd(), &message, &fds).creating(|| "cannot report")?;
         self.await_byte(START)?;
+        if let Some((namespace, one_id)) = &one_id {
+            one_id.join(namespace.as_fd())?;
+        }
         let launch = Launch {
             profile: self.profile,
             user: &user,
@@ -238,6 +244,9 @@ impl Init<'_> {
         if let Some(text) = user::limit_groups(&mut user) {
             self.warn(text);
         }
+        if !rootless::one_id_only() {
+            user::check_mapped(&user)?;
+        }
         if self.config.sandbox.user.is_some() {
             user::check_in_namespace(&user, &self.config.spec)?;
         }
@@ -311,7 +320,8 @@ impl Init<'_> {
             None => (self.stdin.as_ref().unwrap_or(null).as_fd(), self.stdout.as_fd(), self.stderr.as_fd()),
         };
         if let Some(inner) = terminal {
-            let uid = rustix::fs::Uid::from_raw(user.uid);
+            // This process is in the pod's user namespace, if there is one.
+            let uid = rustix::fs::Uid::from_raw(userns::host_id(None, user.uid));
             rustix::fs::fchown(inner, Some(uid), None).creating(what)?;
         }
         rustix::stdio::dup2_stdin(stdin).creating(what)?;

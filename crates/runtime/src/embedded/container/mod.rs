@@ -8,6 +8,7 @@ pub(crate) mod dev;
 pub(crate) mod init;
 mod mount_points;
 pub(crate) mod mounts;
+pub(crate) mod one_id;
 mod pieces;
 pub(crate) mod process;
 pub(crate) mod root;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::root::Root;
 use crate::embedded::fault::Fault;
-use crate::embedded::rootless::{self, Standing};
+use crate::embedded::rootless;
 use crate::embedded::userns::IDS;
 use crate::{ContainerSpec, Identity, UserFault};
 
@@ -37,9 +37,7 @@ pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<Us
     }
     let passwd = root.read_to_string("etc/passwd").unwrap_or_default();
     let groups = root.read_to_string("etc/group").unwrap_or_default();
-    let user = select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })?;
-    check_mapped(&user, rootless::standing())?;
-    Ok(user)
+    select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })
 }
 
 /// Removes groups that are not available without root and without ids set aside for the user. Returns a
@@ -58,7 +56,8 @@ pub(super) fn limit_groups(user: &mut User) -> Option<String> {
 }
 
 /// Refuses users and groups that do not exist in the current user namespace.
-fn check_mapped(user: &User, standing: &Standing) -> Result<(), Fault> {
+pub(crate) fn check_mapped(user: &User) -> Result<(), Fault> {
+    let standing = rootless::standing();
     let supplementary = user.groups.iter().filter(|_| !standing.has_one_id()).map(|gid| ("group", *gid));
     let mut ids = vec![("user", user.uid), ("group", user.gid)];
     ids.extend(supplementary);

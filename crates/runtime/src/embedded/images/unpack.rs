@@ -423,7 +423,7 @@ impl<'a> Unpacker<'a> {
                 static ONCE: std::sync::Once = std::sync::Once::new();
                 ONCE.call_once(|| {
                     tracing::warn!(
-                        "all files of images belong to root in containers, whatever the images say: without root, \
+                        "all files of images belong to the user of the container, whatever the images say: without root, \
                          others take ranges in /etc/subuid and /etc/subgid; `outrigger doctor` says how to get them"
                     );
                 });

@@ -40,7 +40,7 @@ pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
         })
         .map_err(|error| refused(&error))?;
     if let Some(missing) = missing {
-        note(&format!("containers can run only as root, which is user {uid} here: {missing}"));
+        note(&format!("all containers of a pod have the same user, which is user {uid} here: {missing}"));
     }
     Err(RuntimeError::Config(format!("cannot execute this program again: {}", execute_again())))
 }

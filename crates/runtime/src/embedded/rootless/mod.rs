@@ -73,22 +73,24 @@ impl Standing {
 
 /// Why an id is not in a map of this user namespace, and how to get it.
 pub fn why_not_mapped(standing: &Standing, map: &IdMap) -> String {
-    match (standing.has_one_id(), ranges(real_uid())) {
-        (false, _) => {
+    match standing.has_one_id() {
+        false => {
             let count = map.count();
             format!(
                 "without root there are {count} ids, from 0 up; have root add more to /etc/subuid and /etc/subgid"
             )
         }
-        (true, Err(missing)) => {
-            format!("without root, containers run as user 0 and group 0 only, because {missing}")
-        }
-        (true, Ok(_)) => {
-            "without root, containers run as user 0 and group 0 only, because the ranges in /etc/subuid and \
-                          /etc/subgid could not be mapped; `outrigger doctor` says why"
-                .to_owned()
-        }
+        true => format!("an OCI runtime gets user 0 and group 0 only; {}", why_one_id()),
     }
+}
+
+/// Why all containers of a pod have to be one user, and how to change that.
+pub fn why_one_id() -> String {
+    let missing = ranges(real_uid()).err().unwrap_or_else(|| {
+        "the ranges in /etc/subuid and /etc/subgid could not be mapped; `outrigger doctor` says why"
+            .to_owned()
+    });
+    format!("without root, a pod has one user, because {missing}")
 }
 
 /// Whether this is a user namespace with a single user and a single group.

@@ -11,6 +11,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::create::Container;
+use crate::embedded::container::one_id::OneId;
 use crate::embedded::container::process::Launch;
 use crate::embedded::container::root::{Root, reopen};
 use crate::embedded::container::terminal;
@@ -164,6 +165,7 @@ impl Joining<'_> {
         let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
         let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
         self.give_streams().creating(what)?;
+        let one_id = OneId::needed_for(&container.user)?;
         let user = if container.userns.is_some() { libc::CLONE_NEWUSER } else { 0 };
         let namespaces = user | rootless::namespaces_to_join(container.pid);
         sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
@@ -175,7 +177,8 @@ impl Joining<'_> {
         }
         self.connect(&null).creating(what)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        Ok(())
+        // Last: it gives up the power over everything else.
+        one_id.map_or(Ok(()), |one_id| one_id.join(container.pidfd.as_fd()))
     }
 
     /// Pipes belong to the user, so that /dev/stdout can be opened by name.
@@ -194,7 +197,8 @@ impl Joining<'_> {
 
     /// Connects the standard streams. Without input, the container's own /dev/null is used, not the host's.
     fn connect(&self, null: &OwnedFd) -> io::Result<()> {
-        let uid = rustix::fs::Uid::from_raw(self.container.user.uid);
+        // This process is in the pod's user namespace, if there is one.
+        let uid = rustix::fs::Uid::from_raw(host_id(None, self.container.user.uid));
         let (stdin, stdout, stderr) = match (self.streams, self.fds) {
             (Streams::Output, [output]) => (None, output, output),
             (Streams::Pipes { stdin: false }, [stdout, stderr]) => (None, stdout, stderr),

@@ -132,6 +132,7 @@ fn make_bundle(
     let root = dir.join("rootfs");
     let what = || format!("cannot open {}", root.display());
     let user = user::resolve(spec, &Root::new(layout::open_dir(&root).creating(what)?), &sandbox.pod)?;
+    user::check_mapped(&user)?;
     let contents = Contents {
         spec,
         sandbox,

@@ -51,7 +51,12 @@ impl UserNamespace {
 /// The host's id for an id of a container; `None` is a container with the host's ids. Ids that a user
 /// namespace does not have map to nobody: those after its last belong to another pod.
 pub(crate) fn host_id(namespace: Option<&UserNamespace>, id: u32) -> u32 {
-    namespace.map_or(id, |namespace| namespace.first_id + if id < IDS { id } else { NOBODY })
+    match namespace {
+        Some(namespace) => namespace.first_id + if id < IDS { id } else { NOBODY },
+        // Whatever its number in the container is, it is this one.
+        None if rootless::one_id_only() => 0,
+        None => id,
+    }
 }
 
 /// Maps the ids of a detached mount to a user namespace, with the mounts below it if `recursive`.
@@ -70,12 +75,30 @@ pub(crate) struct Holder {
 impl Holder {
     /// Creates a user namespace and other namespaces of these `kinds` that belong to it.
     fn new(kinds: i32, first_id: u32) -> io::Result<Self> {
+        let map = format!("0 {first_id} {IDS}\n");
+        Self::mapped(kinds, &[("uid_map", &map), ("gid_map", &map)])
+    }
+
+    /// Creates a user namespace in which the user and the group of the caller have these ids and no others exist.
+    pub(crate) fn of_one_id((uid, gid): (u32, u32), (own_uid, own_gid): (u32, u32)) -> io::Result<Self> {
+        let (uids, gids) = (format!("{uid} {own_uid} 1\n"), format!("{gid} {own_gid} 1\n"));
+        // Without root, groups can be mapped only where they can never be given up.
+        Self::mapped(0, &[("setgroups", "deny"), ("uid_map", &uids), ("gid_map", &gids)])
+    }
+
+    /// Creates namespaces with the contents of the files that determine their ids.
+    fn mapped(kinds: i32, files: &[(&str, &str)]) -> io::Result<Self> {
         let (pid, pidfd) = sys::hold_namespaces(kinds | libc::CLONE_NEWUSER)?;
         let holder = Holder { pid, pidfd };
-        for map in ["uid_map", "gid_map"] {
-            fs::write(format!("/proc/{pid}/{map}"), format!("0 {first_id} {IDS}\n"))?;
+        for (name, text) in files {
+            fs::write(format!("/proc/{pid}/{name}"), text)?;
         }
         Ok(holder)
+    }
+
+    pub(crate) fn open_user_namespace(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/{}/ns/user", self.pid);
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {

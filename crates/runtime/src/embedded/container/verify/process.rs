@@ -89,6 +89,27 @@ pub(in super::super) fn check_confinement(
         .map_err(|text| Fault::start(Difference::Setup(text).message()))
 }
 
+/// Checks that the process is in a user namespace with one user and one group, which have these ids, and in which
+/// groups cannot be given up. `read` reads files of the process in /proc.
+pub(in super::super) fn check_one_id(
+    ids: (u32, u32),
+    read: impl Fn(&str) -> io::Result<String>,
+) -> Result<(), Fault> {
+    for (name, expected) in [
+        ("uid_map", format!("{} 0 1", ids.0)),
+        ("gid_map", format!("{} 0 1", ids.1)),
+        ("setgroups", "deny".to_owned()),
+    ] {
+        let found = read(name).map_err(unreadable)?;
+        let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
+        if found != expected {
+            let text = format!("{name} of its user namespace is {found:?} instead of {expected:?}");
+            return Err(Fault::start(Difference::Setup(text).message()));
+        }
+    }
+    Ok(())
+}
+
 fn meant<'a>(profile: &Profile, user: &'a User, report: i32) -> Meant<'a> {
     Meant {
         user,

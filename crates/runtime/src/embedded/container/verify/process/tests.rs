@@ -208,3 +208,34 @@ fn real_differences_are_found() {
     assert!(sabotaged(inherit).contains("its inheritable capabilities are CHOWN instead of none"));
     assert!(sabotaged(ambient).contains("it has ambient capabilities: CHOWN"));
 }
+
+#[test]
+fn only_a_namespace_of_the_one_id_will_do() {
+    let check = |uids: &str, gids: &str, groups: &str| {
+        let read = |name: &str| match name {
+            "uid_map" => Ok(uids.to_owned()),
+            "gid_map" => Ok(gids.to_owned()),
+            "setgroups" => Ok(groups.to_owned()),
+            _ => Err(io::Error::other(name)),
+        };
+        check_one_id((1000, 100), read).map_err(|fault| fault.text)
+    };
+    let (uids, gids) = ("      1000          0          1\n", "       100          0          1\n");
+    assert_eq!(check(uids, gids, "deny\n"), Ok(()));
+    for (uids, gids, groups, expected) in [
+        (
+            "0 61234 1\n",
+            gids,
+            "deny\n",
+            "uid_map of its user namespace is \"0 61234 1\" instead of \"1000 0 1\"",
+        ),
+        ("1000 0 1\n0 1 1\n", gids, "deny\n", "uid_map of"),
+        ("1000 0 2\n", gids, "deny\n", "uid_map of"),
+        (uids, "0 0 1\n", "deny\n", "gid_map of"),
+        (uids, "", "deny\n", "gid_map of"),
+        (uids, gids, "allow\n", "setgroups of"),
+    ] {
+        let found = check(uids, gids, groups).expect_err(expected);
+        assert!(found.contains(expected), "{found}");
+    }
+}
