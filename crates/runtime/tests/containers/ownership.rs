@@ -252,7 +252,11 @@ async fn left_by_a_node(
     let mut spec = pod.script(script);
     spec.id = container(&pod.id, 0);
     pod.start(spec).await.unwrap();
-    pod.id.clone()
+    let id = pod.id.clone();
+    drop(pod);
+    // Its tasks may end a moment later.
+    eventually("the node is gone", || outrigger_runtime::NodeIdentity::open(state).is_ok()).await;
+    id
 }
 
 /// No two containers of a runtime have the same name.
