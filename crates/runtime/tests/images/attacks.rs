@@ -404,6 +404,162 @@ async fn ambiguous_manifests_are_refused() {
     }
 }
 
+/// An image in a layout, whose documents are changed as text. `change` gets the name of each document.
+fn layout_with(dir: &Path, change: &dyn Fn(&str, String) -> String) -> OciLayout {
+    let layout = OciLayout::new(dir);
+    let layer = Layer::new().file("file", "x").gzip();
+    let config = json!({"architecture": this_architecture(), "os": "linux",
+        "config": {"Cmd": ["/right"], "Env": ["A=1"], "Labels": {"cmd": "1", "Cmd": "2"},
+            "ExposedPorts": {"80/tcp": {}}},
+        "container_config": {"cmd": ["/bin/sh"], "Cmd": []}, "docker_version": "20.10", "Size": 0,
+        "history": [{"created_by": "sh", "empty_layer": true}],
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]}});
+    let config = change("configuration", config.to_string());
+    let config = layout.blob("application/vnd.oci.image.config.v1+json", config.as_bytes());
+    let layer = layout.blob(&layer.media_type, &layer.bytes);
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer],
+        "annotations": {"digest": "1", "Digest": "2"}});
+    let manifest = layout.blob(
+        "application/vnd.oci.image.manifest.v1+json",
+        change("manifest", manifest.to_string()).as_bytes(),
+    );
+    let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+    fs::write(layout.dir.join("index.json"), change("index", index.to_string())).unwrap();
+    layout
+}
+
+/// Go's decoder takes names in any case, and the last of several.
+#[tokio::test]
+async fn ambiguous_fields_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    let plain = layout_with(&dir.path().join("plain"), &|_, text| text);
+    let image = ensure(&store, format!("oci:{}", plain.dir.display())).await.unwrap();
+    assert_eq!(image.cmd, ["/right"]);
+
+    let other = format!("\"{}\"", sha256(b"other"));
+    let at_start = "{";
+    // The document, the text before the new field, and the field.
+    for (document, before, field, value) in [
+        ("manifest", at_start, "layer\u{17f}", "[]"),
+        ("manifest", at_start, "manife\u{17f}ts", "[]"),
+        ("manifest", at_start, "\\u006danife\\u017fts", "[]"),
+        ("manifest", at_start, "Config", "{}"),
+        ("manifest", at_start, "layers", "[]"),
+        ("manifest", at_start, "Subject", "{}"),
+        ("manifest", "\"config\":{", "Digest", &other),
+        ("manifest", "\"config\":{", "dige\u{17f}t", &other),
+        ("manifest", "\"config\":{", "digest", &other),
+        ("manifest", "\"config\":{", "\u{17f}ize", "1"),
+        ("manifest", "\"config\":{", "MediaType", "\"text/plain\""),
+        ("manifest", "\"layers\":[{", "Digest", &other),
+        ("manifest", "\"layers\":[{", "Size", "1"),
+        ("manifest", "\"layers\":[{", "URLs", "[]"),
+        ("index", at_start, "manife\u{17f}ts", "[]"),
+        ("index", at_start, "Manifests", "[]"),
+        ("index", "\"manifests\":[{", "Digest", &other),
+        ("index", "\"manifests\":[{", "Size", "1"),
+        ("index", "\"manifests\":[{", "Platform", "{}"),
+        ("index", "\"manifests\":[{", "platform", "{\"OS\":\"linux\"}"),
+        ("configuration", at_start, "Config", "{}"),
+        ("configuration", at_start, "config", "{}"),
+        ("configuration", at_start, "Rootfs", "{}"),
+        ("configuration", at_start, "rootf\u{17f}", "{}"),
+        ("configuration", at_start, "OS", "\"windows\""),
+        ("configuration", ",\"config\":{", "cmd", "[\"/wrong\"]"),
+        ("configuration", ",\"config\":{", "ENV", "[]"),
+        ("configuration", ",\"config\":{", "user", "\"0\""),
+        ("configuration", ",\"config\":{", "\u{17f}hell", "[]"),
+        ("configuration", "\"rootfs\":{", "Diff_IDs", "[]"),
+        ("configuration", "\"rootfs\":{", "diff_ids", "[]"),
+    ] {
+        let layout = layout_with(&dir.path().join("layout"), &|name, text| {
+            if name != document {
+                return text;
+            }
+            assert!(text.contains(before), "{text}");
+            text.replacen(before, &format!("{before}\"{field}\":{value},"), 1)
+        });
+        let text = failure(&store, format!("oci:{}", layout.dir.display())).await;
+        let part = if document == "configuration" { document } else { "manifest" };
+        assert!(text.contains(&format!("the image {part} is ambiguous")), "{document} {field}: {text}");
+    }
+
+    let layer = Layer::new().file("file", "x").build(Compression::None);
+    let config = json!({"os": "linux", "rootfs": {"diff_ids": [layer.diff_id]}}).to_string();
+    let archive = Layer::new()
+        .file("config.json", &config)
+        .file("layer.tar", &layer.bytes)
+        .file("manifest.json", r#"[{"Config": "config.json", "Layers": ["layer.tar"], "layers": []}]"#)
+        .build(Compression::None);
+    let file = dir.path().join("docker.tar");
+    fs::write(&file, archive.bytes).unwrap();
+    let text = failure(&store, format!("docker-archive:{}", file.display())).await;
+    assert!(text.contains("the image manifest is ambiguous"), "{text}");
+}
+
+#[tokio::test]
+async fn ambiguous_sizes_and_types_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open(&dir.path().join("state")).unwrap();
+    // The first size in the manifest is that of the configuration.
+    for document in ["index", "manifest"] {
+        let layout = layout_with(&dir.path().join("layout"), &|name, text| match name == document {
+            true => text.replacen("\"size\":", "\"size\":1", 1),
+            false => text,
+        });
+        let text = failure(&store, format!("oci:{}", layout.dir.display())).await;
+        assert!(text.contains("the size of sha256:"), "{document}: {text}");
+    }
+    for (media_type, accepted) in
+        [("text/plain", false), ("binary/octet-stream", false), ("application/json", true), ("", true)]
+    {
+        let layout = layout_with(&dir.path().join("layout"), &|name, text| match name {
+            "index" => text.replace("application/vnd.oci.image.manifest.v1+json", media_type),
+            _ => text,
+        });
+        let result = ensure(&store, format!("oci:{}", layout.dir.display())).await;
+        assert_eq!(result.is_ok(), accepted, "{media_type}: {result:?}");
+    }
+
+    // The same from a registry.
+    let (manifest, _, _) = small_image();
+    let entry = json!({"digest": sha256(&manifest), "size": manifest.len() + 1});
+    let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string().into_bytes();
+    let (port, _) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+        let body = if path.contains("sha256") { &manifest } else { &index };
+        (response("200 OK", "", body), false)
+    })
+    .await;
+    let text = pulled(port).await;
+    assert!(text.contains("the size of sha256:"), "{text}");
+    let (manifest, config, _) = small_image();
+    let manifest = String::from_utf8(manifest).unwrap();
+    let size = format!("\"size\":{}", config.len());
+    assert!(manifest.contains(&size), "{manifest}");
+    let wrong = manifest.replacen(&size, "\"size\":7", 1).into_bytes();
+    let (port, _) = server(Ipv4Addr::LOCALHOST, move |path, _| {
+        let body = if path.contains("/manifests/") { &wrong } else { &config };
+        (response("200 OK", "", body), false)
+    })
+    .await;
+    let text = pulled(port).await;
+    assert!(text.contains("the size of sha256:"), "{text}");
+
+    for types in [
+        "Content-Type: text/plain; charset=utf-8\r\nContent-Type: application/vnd.oci.image.index.v1+json\r\n",
+        "Content-Type: application/vnd.oci.image.manifest.v1+json\r\nContent-Type: application/json\r\n",
+        "Content-Type: application/json; a, application/vnd.oci.image.index.v1+json\r\n",
+    ] {
+        let manifest = manifest.clone();
+        let (port, _) =
+            server(Ipv4Addr::LOCALHOST, move |_, _| (response("200 OK", types, manifest.as_bytes()), false))
+                .await;
+        let text = pulled(port).await;
+        assert!(text.contains("the image manifest is ambiguous"), "{types}: {text}");
+    }
+}
+
 /// OCI allows documents without a media type of their own.
 #[tokio::test]
 async fn an_image_of_many_platforms_needs_no_media_types() {

@@ -138,6 +138,7 @@ impl Fetcher {
         let Some(bytes) = self.store.read_blob(&manifest.config.digest)? else {
             return Ok(None);
         };
+        manifest.config.check_size(&bytes)?;
         let config = ConfigFile::parse(&bytes, manifest.layers.len())?;
         for diff_id in config.diff_ids() {
             if self.store.layer(diff_id)?.is_none() {
@@ -187,6 +188,7 @@ impl Fetcher {
                 bytes
             }
         };
+        manifest.config.check_size(&config_bytes)?;
         let config = ConfigFile::parse(&config_bytes, manifest.layers.len())?;
         let mut origins = Vec::new();
         let mut total = 0;
@@ -419,6 +421,7 @@ async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, V
             Document::Index(entries) => {
                 let entry = choose_platform(&entries)?.clone();
                 served = registry.manifest(&entry.digest.to_string(), MANIFEST_SIZE_MAX).await?;
+                entry.check_size(&served.bytes)?;
                 named_by = Some(entry);
             }
         }

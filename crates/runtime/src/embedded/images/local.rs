@@ -13,10 +13,11 @@ use serde::Deserialize;
 use super::archive::{Archive, Kind, Sizes, Skip};
 use super::digest::Digest;
 use super::fault::{Doing, Fault};
+use super::fields;
 use super::limits::{Budget, Counted, Metered};
 use super::model::{
     Announced, CONFIG_SIZE_MAX, ConfigFile, Descriptor, Document, MANIFEST_SIZE_MAX, Manifest,
-    choose_platform,
+    choose_platform, clear,
 };
 use super::reference::{Local, Name, Source};
 use super::store::Store;
@@ -160,6 +161,7 @@ impl Files {
         if actual != descriptor.digest {
             return Err(digest_mismatch(&self.name_of(&path), &descriptor.digest, &actual));
         }
+        descriptor.check_size(&bytes)?;
         Ok(bytes)
     }
 
@@ -431,6 +433,7 @@ fn docker_image(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     })?;
     let entries: Vec<DockerEntry> = serde_json::from_slice(&manifest)
         .map_err(|error| Fault::new(format!("manifest.json in {at} cannot be read: {error}")))?;
+    clear(&manifest, &fields::DOCKER_ARCHIVE, "manifest")?;
     let tags = |entry: &DockerEntry| entry.repo_tags.clone().unwrap_or_default();
     let all = || {
         let all: Vec<String> = entries.iter().flat_map(tags).collect();

@@ -5,6 +5,7 @@
 mod archive;
 mod fault;
 mod fetch;
+mod fields;
 mod limits;
 mod local;
 mod model;

@@ -9,6 +9,7 @@ use serde::de::IgnoredAny;
 
 use super::digest::Digest;
 use super::fault::{Fault, said};
+use super::fields::{self, Unclear};
 use crate::types::Image;
 
 /// No real manifest comes close; registries usually refuse more than this.
@@ -41,6 +42,21 @@ pub(super) struct Descriptor {
     pub(super) annotations: Option<BTreeMap<String, String>>,
 }
 
+impl Descriptor {
+    /// Checks the size of the manifest or configuration this stands for; the digest is checked elsewhere.
+    pub(super) fn check_size(&self, bytes: &[u8]) -> Result<(), Fault> {
+        if self.size == bytes.len() as u64 {
+            return Ok(());
+        }
+        Err(Fault::new(format!(
+            "the size of {} is {} bytes, but the document that names it says {}; build and push the image again",
+            self.digest,
+            bytes.len(),
+            self.size
+        )))
+    }
+}
+
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Platform {
     #[serde(default)]
@@ -65,22 +81,40 @@ pub(super) enum Document {
     Index(Vec<Descriptor>),
 }
 
-/// The media type somebody else gave to a document: a registry's `Content-Type`, or the index that names it.
+/// Who says what a document is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Announcer {
+    Itself,
+    Index,
+    Registry,
+}
+
+impl Announcer {
+    fn name(self) -> &'static str {
+        match self {
+            Announcer::Itself => "its own mediaType",
+            Announcer::Index => "the index",
+            Announcer::Registry => "the registry",
+        }
+    }
+}
+
+/// The media type of a document: its own, a registry's `Content-Type`, or that of the index that names it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announced<'a> {
-    pub(super) by: &'static str,
-    pub(super) media_type: &'a str,
+    by: Announcer,
+    media_type: &'a str,
 }
 
 impl<'a> Announced<'a> {
     /// The type an index gives for one of its entries.
     pub(super) fn by_index(entry: &'a Descriptor) -> Self {
-        Announced { by: "the index", media_type: &entry.media_type }
+        Announced { by: Announcer::Index, media_type: &entry.media_type }
     }
 
     /// The type an HTTP response has.
     pub(super) fn by_registry(content_type: &'a str) -> Self {
-        Announced { by: "the registry", media_type: content_type }
+        Announced { by: Announcer::Registry, media_type: content_type }
     }
 }
 
@@ -98,15 +132,14 @@ impl Shape {
         }
     }
 
-    /// The shape that a media type stands for. `None`: the type says nothing, as with plain files on a web
-    /// server.
-    fn of(media_type: &str) -> Result<Option<Self>, Fault> {
+    /// The shape that a media type stands for. `None`: the type says nothing.
+    fn of(media_type: &str, by: Announcer) -> Result<Option<Self>, Fault> {
         match media_type {
             OCI_MANIFEST | DOCKER_MANIFEST => Ok(Some(Shape::Manifest)),
             OCI_INDEX | DOCKER_INDEX => Ok(Some(Shape::Index)),
-            "" | "application/json" | "application/octet-stream" | "binary/octet-stream" | "text/plain" => {
-                Ok(None)
-            }
+            "" | "application/json" | "application/octet-stream" => Ok(None),
+            // Plain files on a web server.
+            "binary/octet-stream" | "text/plain" if by == Announcer::Registry => Ok(None),
             other => Err(Fault::new(format!(
                 "the document under this name has the media type {}, which is not that of an image",
                 said(other)
@@ -128,37 +161,37 @@ struct Fields {
     fs_layers: Option<IgnoredAny>,
 }
 
-const FIELD_NAMES: [&str; 6] = ["schemaVersion", "mediaType", "config", "layers", "manifests", "fsLayers"];
-
 impl Document {
     /// Parses either. All that is said about the document must agree: its fields, its own media type, and
     /// the types that others announced. Otherwise two programs could see two images under one digest
     /// (CVE-2021-41190).
     pub(super) fn parse(bytes: &[u8], announced: &[Announced<'_>]) -> Result<Self, Fault> {
         let unreadable = |error| Fault::new(format!("the image manifest cannot be read: {error}"));
-        // Programs in Go take names in any case, and the last of several.
-        let names: BTreeMap<String, IgnoredAny> = serde_json::from_slice(bytes).map_err(unreadable)?;
-        for name in names.keys() {
-            if FIELD_NAMES.iter().any(|field| field != name && field.eq_ignore_ascii_case(name)) {
-                return Err(ambiguous(&format!("it has a field {}", said(name))));
-            }
-        }
+        clear(bytes, &fields::DOCUMENT, "manifest")?;
         let fields: Fields = serde_json::from_slice(bytes).map_err(unreadable)?;
         let shape = fields.shape()?;
         let own = fields.media_type.as_deref().unwrap_or_default();
-        let own = Announced { by: "its own mediaType", media_type: own };
+        let own = Announced { by: Announcer::Itself, media_type: own };
         let mut said_types: Vec<(Announced<'_>, String)> = Vec::new();
         for one in [own].iter().chain(announced) {
             let media_type = bare(one.media_type);
-            let Some(meant) = Shape::of(&media_type)? else { continue };
+            // A registry that sends several; programs differ in which one counts.
+            if one.media_type.contains(',') {
+                return Err(ambiguous(&format!("{} says {}", one.by.name(), said(one.media_type))));
+            }
+            let Some(meant) = Shape::of(&media_type, one.by)? else { continue };
             if meant != shape {
                 let (is, says) = (shape.name(), meant.name());
-                return Err(ambiguous(&format!("its fields are those of {is}, but {} says {says}", one.by)));
+                return Err(ambiguous(&format!(
+                    "its fields are those of {is}, but {} says {says}",
+                    one.by.name()
+                )));
             }
             if let Some((other, different)) = said_types.iter().find(|(_, other)| *other != media_type) {
                 return Err(ambiguous(&format!(
                     "{} says {different}, but {} says {media_type}",
-                    other.by, one.by
+                    other.by.name(),
+                    one.by.name()
                 )));
             }
             said_types.push((*one, media_type));
@@ -211,9 +244,21 @@ fn neither() -> Fault {
     Fault::new("the document under this name is neither an image manifest nor an index")
 }
 
+/// Checks that every program reads the same fields.
+pub(super) fn clear(bytes: &[u8], object: &'static fields::Object, document: &str) -> Result<(), Fault> {
+    fields::check(bytes, object).map_err(|unclear| match unclear {
+        Unclear::Unreadable(error) => Fault::new(format!("the image {document} cannot be read: {error}")),
+        Unclear::Ambiguous(why) => ambiguous_document(document, &why),
+    })
+}
+
 fn ambiguous(why: &str) -> Fault {
+    ambiguous_document("manifest", why)
+}
+
+fn ambiguous_document(document: &str, why: &str) -> Fault {
     Fault::new(format!(
-        "the image manifest is ambiguous, and was refused: {why}; other programs could see another image in it. \
+        "the image {document} is ambiguous, and was refused: {why}; other programs could see another image in it. \
          Build and push the image again"
     ))
 }
@@ -319,6 +364,7 @@ struct ContainerConfig {
 impl ConfigFile {
     /// Reads a configuration and checks that it belongs to a container image of `layers` layers.
     pub(super) fn parse(bytes: &[u8], layers: usize) -> Result<Self, Fault> {
+        clear(bytes, &fields::CONFIGURATION, "configuration")?;
         let config: ConfigFile = serde_json::from_slice(bytes)
             .map_err(|error| Fault::new(format!("the image configuration cannot be read: {error}")))?;
         let count = config.diff_ids().len();
@@ -461,7 +507,7 @@ mod tests {
         }
         // The last of two fields of one name would count elsewhere.
         let error = parsed(&format!(r#"{{{index},"manifests":[]}}"#), &[]).unwrap_err();
-        assert!(error.contains("duplicate field"), "{error}");
+        assert!(error.contains("the field manifests twice"), "{error}");
         let error = parsed(&typed("application/vnd.example+json", &manifest), &[]).unwrap_err();
         assert!(error.contains("not that of an image"), "{error}");
 

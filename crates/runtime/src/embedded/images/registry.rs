@@ -171,8 +171,9 @@ impl Registry {
             let response = self.get(&path, &manifest_types(), None).await?;
             let said = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
             let said = said.and_then(|text| Digest::try_from(text.to_owned()).ok());
-            let content_type = response.headers().get(CONTENT_TYPE).map(|value| value.as_bytes());
-            let content_type = String::from_utf8_lossy(content_type.unwrap_or_default()).into_owned();
+            let content_types: Vec<&[u8]> =
+                response.headers().get_all(CONTENT_TYPE).iter().map(|value| value.as_bytes()).collect();
+            let content_type = String::from_utf8_lossy(&content_types.join(&b", "[..])).into_owned();
             let bytes = body(response, limit).await?;
             let digest = Digest::of(&bytes);
             let wanted = Digest::try_from(tag_or_digest.to_owned()).ok().or(said);
