@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_node::control::{Answer, Lines, LogsRequest, PodState, Request, Run, Timestamps};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::detach::{self, pods};
@@ -53,10 +54,12 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
     let mut known = BTreeSet::new();
     let mut look = tokio::time::interval(LOOK_EVERY);
+    // Made once: a new one would not see an interrupt that came while the loop was busy.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let code = loop {
         tokio::select! {
             Some(text) = written.recv() => logs::write(&text)?,
-            _ = tokio::signal::ctrl_c() => return Ok(runs::left_running(&run)),
+            _ = interrupt.recv() => return Ok(runs::left_running(&run)),
             answer = end.next() => match answer.map_err(runs::refused)? {
                 Answer::Exit(code, _) => break u8::try_from(code).unwrap_or(1),
                 other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
