@@ -20,14 +20,29 @@ const HEADER: [u8; 4] = [2, 0, 0, 0];
 const AS_SENT: u16 = 1;
 const AS_ANSWERED: u16 = 2;
 const ADDRESSES: u16 = 1;
+const PROTOCOL: u16 = 2;
+const PROTOCOL_NUMBER: u16 = 1;
+const DESTINATION_PORT: u16 = 3;
+const UDP: u8 = 17;
 const SOURCE: u16 = 1;
 const DESTINATION: u16 = 2;
 
 /// Forgets the connections whose destination was rewritten to this address.
 pub(super) fn forget_redirected_to(address: Ipv4Addr) -> io::Result<()> {
+    forget(|connection| redirected_to(connection, address))
+}
+
+/// Forgets what UDP clients sent to this port of one of these addresses of the host, as long as it was not
+/// redirected: rules only apply to the first packet of what the kernel takes for a connection.
+pub(super) fn forget_udp_sent_to(port: u16, addresses: &[Ipv4Addr]) -> io::Result<()> {
+    forget(|connection| sent_to(connection, port, addresses))
+}
+
+/// Forgets the connections for which `identify` returns what identifies them.
+fn forget(identify: impl Fn(&[u8]) -> Option<&[u8]>) -> io::Result<()> {
     let mut netlink = Netlink::open(Some(rustix::net::netlink::NETFILTER))?;
     for connection in netlink.ask(Message::new(GET, REQUEST | DUMP, &HEADER), NEW)? {
-        let Some(as_sent) = redirected_to(&connection, address) else { continue };
+        let Some(as_sent) = identify(&connection) else { continue };
         let mut delete = Message::new(DELETE, REQUEST | ACK, &HEADER);
         delete.nested(AS_SENT, |m| {
             m.raw(as_sent);
@@ -43,10 +58,30 @@ pub(super) fn forget_redirected_to(address: Ipv4Addr) -> io::Result<()> {
 
 /// What identifies the connection, if it was sent to another address than the one that answers.
 pub(super) fn redirected_to(connection: &[u8], address: Ipv4Addr) -> Option<&[u8]> {
-    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let (as_sent, sent_to, answers) = parse(connection)?;
+    (answers == address.octets() && sent_to != address.octets()).then_some(as_sent)
+}
+
+/// What identifies the connection, if it is UDP to this port of one of these addresses, which answers itself.
+pub(super) fn sent_to<'a>(connection: &'a [u8], port: u16, addresses: &[Ipv4Addr]) -> Option<&'a [u8]> {
+    let (as_sent, sent_to, answers) = parse(connection)?;
+    let protocol = find(as_sent, PROTOCOL)?;
+    let wanted = find(protocol, PROTOCOL_NUMBER)? == [UDP]
+        && find(protocol, DESTINATION_PORT)? == port.to_be_bytes()
+        && addresses.iter().any(|address| sent_to == address.octets())
+        && sent_to == answers;
+    wanted.then_some(as_sent)
+}
+
+/// What identifies the connection, the address it was sent to, and the address that answers.
+fn parse(connection: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let connection = connection.get(HEADER.len()..)?;
     let as_sent = find(connection, AS_SENT)?;
     let answers = find(find(find(connection, AS_ANSWERED)?, ADDRESSES)?, SOURCE)?;
     let sent_to = find(find(as_sent, ADDRESSES)?, DESTINATION)?;
-    (answers == address.octets() && sent_to != address.octets()).then_some(as_sent)
+    Some((as_sent, sent_to, answers))
+}
+
+fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }

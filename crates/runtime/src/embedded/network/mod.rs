@@ -407,5 +407,6 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         link::fuzz(payload);
         let _ = nft::parse_chain(payload);
         let _ = conntrack::redirected_to(payload, Ipv4Addr::LOCALHOST);
+        let _ = conntrack::sent_to(payload, 53, &[Ipv4Addr::LOCALHOST]);
     });
 }

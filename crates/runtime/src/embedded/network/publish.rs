@@ -83,7 +83,29 @@ pub(super) fn publish(pod: Ipv4Addr, ports: &[PublishedPort]) -> io::Result<()> 
             (incoming_chain, Hook::DestinationNat, rules(&incoming)),
             (local_chain, Hook::LocalDestinationNat, rules(&local)),
         ],
-    )
+    )?;
+    if let Err(error) = forget_earlier_clients(&mut links, &ports) {
+        tracing::debug!(%error, "UDP clients from before the port was published are forwarded in user space");
+    }
+    Ok(())
+}
+
+/// Applies the rules to UDP clients that already sent something to a port.
+fn forget_earlier_clients(links: &mut Links, ports: &[Port]) -> io::Result<()> {
+    if !ports.iter().any(|port| port.udp) {
+        return Ok(());
+    }
+    let mut every = Vec::new();
+    for index in links.with_addresses()? {
+        every.extend(links.addresses(index)?.into_iter().map(|(address, _)| address));
+    }
+    // The kernel does not redirect what is sent to loopback.
+    every.retain(|address| !address.is_loopback());
+    for port in ports.iter().filter(|port| port.udp) {
+        let addresses = port.address.map_or_else(|| every.clone(), |address| vec![address]);
+        conntrack::forget_udp_sent_to(port.number, &addresses)?;
+    }
+    Ok(())
 }
 
 /// Ends what [`publish`] began. There may be nothing to end.

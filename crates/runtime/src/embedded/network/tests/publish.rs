@@ -347,6 +347,35 @@ fn a_client_that_never_pauses_reaches_the_next_pod() {
 }
 
 #[test]
+fn a_client_from_before_the_port_was_published_is_seen_with_its_own_address() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
+        let inside = serve_udp(&pod, SocketAddr::new(EVERYWHERE, 0), "a");
+        let client = socket_in(Some(&world), || {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        });
+        let client = client.and_then(UdpSocket::from_std).expect("client");
+        let mut buffer = [0; 64];
+        // The kernel remembers a connection to the host itself.
+        let before = UdpSocket::bind((HOST, 0)).await.expect("bind");
+        let here = before.local_addr().expect("address");
+        client.send_to(b"hello", here).await.expect("send");
+        tokio::time::timeout(SOON, before.recv(&mut buffer)).await.expect("in time").expect("received");
+        drop(before);
+        let port =
+            PublishedPort { host: SocketAddr::new(EVERYWHERE, here.port()), ..at(EVERYWHERE, inside, true) };
+        let _forwarders = Forwarders::start(attachment.ips[0], None, &[port]).await.expect("start");
+        client.send_to(b"hello", here).await.expect("send");
+        let len =
+            tokio::time::timeout(SOON, client.recv(&mut buffer)).await.expect("in time").expect("answer");
+        assert_eq!(String::from_utf8_lossy(&buffer[..len]), format!("a {OTHER} hello"));
+    });
+}
+
+#[test]
 fn a_closed_forward_chain_lets_published_ports_pass_and_nothing_stays() {
     on_a_host(async |host| {
         let iptables = |words: &[&str]| std::process::Command::new("iptables").arg("-w").args(words).output();
