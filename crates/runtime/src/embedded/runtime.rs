@@ -77,6 +77,15 @@ struct Entry {
     pod_dir: PathBuf,
 }
 
+/// For which pod ports are opened.
+#[derive(Debug, Clone, Copy)]
+enum Opening {
+    /// One that starts: without its ports it must not.
+    New,
+    /// One that runs already: it goes on.
+    Adopted,
+}
+
 struct Pod {
     dir: PathBuf,
     /// `None` until the sandbox is created.
@@ -319,7 +328,7 @@ impl EmbeddedRuntime {
             state.ips = network::attach_through(through.as_deref(), netns, spec).await?.ips;
             sandbox::save(&state)?;
         }
-        self.open_ports(&state).await?;
+        self.open_ports(&state, Opening::New).await?;
         let nameservers = self.uplink.get().and_then(Uplink::nameserver).into_iter().collect();
         let sandbox =
             Sandbox { id: spec.id.clone(), ips: state.ips.clone(), netns: state.net.clone(), nameservers };
@@ -346,12 +355,15 @@ impl EmbeddedRuntime {
         made.await.map(Some).map_err(|e| RuntimeError::Create(format!("cannot connect pods: {e}")))
     }
 
-    async fn open_ports(&self, state: &SandboxState) -> Result<(), RuntimeError> {
+    async fn open_ports(&self, state: &SandboxState, opening: Opening) -> Result<(), RuntimeError> {
         // A program on the host network listens there itself.
         if !state.ports.is_empty() && state.net.is_some() {
             let Some(pod) = state.ips.first() else { return Err(crate::no_address(&state.ports)) };
             let bridge = self.uplink.get().map(Uplink::path);
-            let ports = Forwarders::start(*pod, bridge.as_deref(), &state.ports).await?;
+            let ports = match opening {
+                Opening::New => Forwarders::start(*pod, bridge.as_deref(), &state.ports).await?,
+                Opening::Adopted => Forwarders::resume(*pod, bridge.as_deref(), &state.ports).await,
+            };
             if let Some(pod) = lock(&self.sandboxes).get_mut(&state.id) {
                 pod.ports = Some(ports);
             }
@@ -584,7 +596,7 @@ impl Runtime for EmbeddedRuntime {
         }
         self.claim_pod_dir(id, &dir)?;
         let state = self.read_sandbox(id)?;
-        self.open_ports(&state).await?;
+        self.open_ports(&state, Opening::Adopted).await?;
         let adopted = self.adopt_containers(id, &dir).await;
         let (ips, netns) = (state.ips.clone(), state.net.clone());
         let sandbox = Sandbox { id: id.clone(), ips, netns, nameservers: Vec::new() };

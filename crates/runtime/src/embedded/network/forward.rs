@@ -43,6 +43,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// about to be started has a copy of the socket, between its fork and its exec.
 const CLOSING_MAX: Duration = Duration::from_millis(200);
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
+/// How often a port of a running pod is tried again that another program has taken.
+const TAKEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The published ports of one pod. Dropping it closes them and every connection that was forwarded in user space;
 /// [`super::unpublish`] ends what the kernel forwards.
@@ -64,9 +66,39 @@ impl Forwarders {
         ports: &[PublishedPort],
     ) -> Result<Forwarders, RuntimeError> {
         let forwarders = Forwarders::open(pod, bridge, ports, &Budget::of_process()).await?;
+        forwarders.publish(pod, bridge, ports).await;
+        Ok(forwarders)
+    }
+
+    /// [`start`](Self::start) for a pod that already runs, whose ports were open before. A port that cannot be opened
+    /// now does not end the pod: the kernel still forwards it, and it is tried again until it is free.
+    pub async fn resume(pod: IpAddr, bridge: Option<&Path>, ports: &[PublishedPort]) -> Forwarders {
+        let budget = Budget::of_process();
+        let mut forwarders = Forwarders::default();
+        for port in ports {
+            let target = Arc::new(Target::new(pod, bridge, port, &budget));
+            let address = match forwarders.open_one(port, Arc::clone(&target)).await {
+                Ok(address) => address,
+                Err(error) => {
+                    let refused = refused(port, error);
+                    tracing::warn!(
+                        "{refused}; the pod keeps running, and connections to 127.0.0.1 reach it once the port is free"
+                    );
+                    forwarders.tasks.spawn(forward_once_free(port.clone(), target));
+                    port.host
+                }
+            };
+            forwarders.addresses.push(address);
+        }
+        forwarders.publish(pod, bridge, ports).await;
+        forwarders
+    }
+
+    /// Lets the kernel forward what it can.
+    async fn publish(&self, pod: IpAddr, bridge: Option<&Path>, ports: &[PublishedPort]) {
         if let (IpAddr::V4(pod), None) = (pod, bridge) {
             let mut opened = ports.to_vec();
-            for (port, address) in opened.iter_mut().zip(&forwarders.addresses) {
+            for (port, address) in opened.iter_mut().zip(&self.addresses) {
                 port.host = *address;
             }
             let published = super::blocking(move || {
@@ -77,7 +109,6 @@ impl Forwarders {
                 tracing::debug!(%error, "published ports are forwarded in user space only");
             }
         }
-        Ok(forwarders)
     }
 
     pub(super) async fn open(
@@ -88,11 +119,7 @@ impl Forwarders {
     ) -> Result<Forwarders, RuntimeError> {
         let mut forwarders = Forwarders::default();
         for port in ports {
-            let target = Arc::new(Target {
-                bridge: bridge.map(Path::to_owned),
-                address: SocketAddr::new(pod, port.pod_port),
-                budget: Arc::clone(budget),
-            });
+            let target = Arc::new(Target::new(pod, bridge, port, budget));
             let opened = forwarders.open_one(port, target).await;
             forwarders.addresses.push(opened.map_err(|e| refused(port, e))?);
         }
@@ -118,16 +145,49 @@ impl Forwarders {
     }
 
     async fn open_one(&mut self, port: &PublishedPort, target: Arc<Target>) -> io::Result<SocketAddr> {
-        if port.udp {
-            let socket = once_closed(|| UdpSocket::bind(port.host)).await?;
-            let address = socket.local_addr()?;
-            self.tasks.spawn(forward_udp(Arc::new(socket), target));
-            return Ok(address);
-        }
-        let listener = once_closed(|| TcpListener::bind(port.host)).await?;
-        let address = listener.local_addr()?;
-        self.tasks.spawn(forward_tcp(listener, target));
+        let socket = once_closed(|| HostSocket::open(port)).await?;
+        let address = socket.address()?;
+        self.tasks.spawn(socket.forward(target));
         Ok(address)
+    }
+}
+
+/// An open port of the host.
+enum HostSocket {
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+impl HostSocket {
+    async fn open(port: &PublishedPort) -> io::Result<HostSocket> {
+        match port.udp {
+            true => UdpSocket::bind(port.host).await.map(HostSocket::Udp),
+            false => TcpListener::bind(port.host).await.map(HostSocket::Tcp),
+        }
+    }
+
+    fn address(&self) -> io::Result<SocketAddr> {
+        match self {
+            HostSocket::Tcp(listener) => listener.local_addr(),
+            HostSocket::Udp(socket) => socket.local_addr(),
+        }
+    }
+
+    async fn forward(self, target: Arc<Target>) {
+        match self {
+            HostSocket::Tcp(listener) => forward_tcp(listener, target).await,
+            HostSocket::Udp(socket) => forward_udp(Arc::new(socket), target).await,
+        }
+    }
+}
+
+/// Forwards a port from when it can be opened.
+async fn forward_once_free(port: PublishedPort, target: Arc<Target>) {
+    loop {
+        tokio::time::sleep(TAKEN_PAUSE).await;
+        if let Ok(socket) = HostSocket::open(&port).await {
+            return socket.forward(target).await;
+        }
     }
 }
 
@@ -168,6 +228,16 @@ struct Target {
     bridge: Option<PathBuf>,
     address: SocketAddr,
     budget: Arc<Budget>,
+}
+
+impl Target {
+    fn new(pod: IpAddr, bridge: Option<&Path>, port: &PublishedPort, budget: &Arc<Budget>) -> Target {
+        Target {
+            bridge: bridge.map(Path::to_owned),
+            address: SocketAddr::new(pod, port.pod_port),
+            budget: Arc::clone(budget),
+        }
+    }
 }
 
 async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {

@@ -482,6 +482,38 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_running_pod_outlives_a_program_that_took_its_port() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
+        let inside = serve(Some(&pod), SocketAddr::new(EVERYWHERE, 0), "a").port();
+        let forwarders = Forwarders::start(attachment.ips[0], None, &[at(EVERYWHERE, inside, false)])
+            .await
+            .expect("start");
+        let published = PublishedPort { host: forwarders.addresses()[0], ..at(EVERYWHERE, inside, false) };
+        let number = published.host.port();
+        // The process that forwards ends, and another program is faster than its successor.
+        drop(forwarders);
+        let mut taken = None;
+        until("the port is free", async || {
+            taken = std::net::TcpListener::bind(published.host).ok();
+            taken.is_some()
+        })
+        .await;
+        let forwarders = Forwarders::resume(attachment.ips[0], None, &[published.clone()]).await;
+        assert_eq!(forwarders.addresses(), [published.host]);
+        let outside = ask(Some(&world), SocketAddr::new(ip(HOST), number)).await.expect("outside");
+        assert_eq!(outside, format!("a {OTHER} hello"));
+        drop(taken);
+        until("the port is opened", async || {
+            let local = ask(None, SocketAddr::new(LOCALHOST, number)).await;
+            local.is_ok_and(|answer| answer.starts_with("a "))
+        })
+        .await;
+    });
+}
+
+#[test]
 fn a_port_without_a_listener_behaves_like_one_and_closes() {
     on_a_host(async |host| {
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
