@@ -9,9 +9,10 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 
+use super::link::Links;
 use super::nft::{Family, Hook, Is, Nft, Rule, accept, arp_from, drop_packet, ipv4_from, to_loopback};
 use super::subnet::mac_of;
-use super::{BRIDGE, interface_name};
+use super::{BRIDGE, address_of, interface_name};
 
 /// Secures the bridge, before it is enabled. `is_own`: we created it; on one that someone else created IPv6
 /// may be wanted.
@@ -68,6 +69,18 @@ pub(super) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
     };
     let rules = vec![ip, arp, &|m| drop_packet(m)];
     Nft::open()?.replace_chains(Family::Netdev, &[(name.clone(), Hook::Ingress(&name), rules)])
+}
+
+/// Removes the filters of ports that are gone. Linux 6.16 and later keep the chain of an interface that was removed.
+/// The caller holds the network's lock, so that no address is given to a new pod meanwhile.
+///
+/// # Errors
+/// The kernel refused to list or to remove something.
+pub(super) fn remove_stale(nft: &mut Nft, links: &mut Links) -> io::Result<()> {
+    let mut stale = nft.chains(Family::Netdev)?;
+    let present = links.list()?;
+    stale.retain(|chain| address_of(chain).is_some() && !present.iter().any(|link| link.name == *chain));
+    nft.remove_chains(Family::Netdev, &stale)
 }
 
 fn path(family: &str, interface: &str, name: &str) -> String {

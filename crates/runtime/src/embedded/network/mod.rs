@@ -130,11 +130,21 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
         for link in host.list()?.into_iter().filter(|l| l.alias == alias) {
             host.delete(link.index)?;
         }
-        // Without nf_tables there is nothing to remove.
-        Nft::open().and_then(|mut nft| publish::remove_stale(&mut nft, &mut host)).or_else(unless_unsupported)
+        let _lock = lock();
+        remove_stale(&mut host)
     })
     .await
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
+}
+
+/// Removes the rules for pods whose interface is gone. The caller holds the lock.
+fn remove_stale(host: &mut Links) -> io::Result<()> {
+    let removed = Nft::open().and_then(|mut nft| {
+        publish::remove_stale(&mut nft, host)?;
+        harden::remove_stale(&mut nft, host)
+    });
+    // Without nf_tables there is nothing to remove.
+    removed.or_else(unless_unsupported)
 }
 
 /// Ends what the kernel forwards to published ports of the pod with these addresses. Idempotent.
@@ -176,7 +186,7 @@ pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     let leaving: Vec<String> = leaving.iter().map(alias).collect();
     let in_use = |link: &link::Link| link.alias.starts_with(ALIAS_PREFIX) && !leaving.contains(&link.alias);
     if host.list()?.iter().any(in_use) {
-        return Ok(());
+        return remove_stale(&mut host);
     }
     nat::restore()?;
     match subnet::is_ours(bridge.mac) {
@@ -278,6 +288,10 @@ fn attach_private(
     // Left over from an incomplete attempt.
     if let Some(old) = pod.find(POD_INTERFACE)? {
         pod.delete(old.index)?;
+    }
+    // The kernel removes the interface of a pod after everything else of it is gone.
+    if let Err(error) = Nft::open().and_then(|mut nft| harden::remove_stale(&mut nft, host)) {
+        tracing::debug!(%error, "filters of pods that are gone stay");
     }
     let (bridge, gateway, subnet) = bridge(host)?;
     let address = add_interface(host, netns, bridge, subnet, id)?;

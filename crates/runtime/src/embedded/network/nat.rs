@@ -36,7 +36,7 @@ const NO_SUCH_TABLE: i32 = 3;
 /// Maximum interfaces from which connections to published ports are forwarded in the kernel; those that come by
 /// others take the way through user space.
 const INTERFACES_MAX: usize = 32;
-/// The comment of our iptables rules: only these are ever removed.
+/// The comment of our iptables rules: no others are ever removed.
 const COMMENT: &str = "outrigger";
 /// The comment of those that record a change of `forwarding`.
 const UPLINK_COMMENT: &str = "outrigger-uplink";
@@ -239,7 +239,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
 /// was switched on.
 fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
     if filter == Filter::Iptables {
-        return iptables_insert(&uplink_rule(uplink));
+        return uplink_rule(uplink).put(Place::First);
     }
     let chain = format!("{UPLINK_PREFIX}{uplink}");
     Nft::open()?
@@ -263,12 +263,35 @@ fn uplink_rule(uplink: &str) -> Rule {
 fn guard_iptables(subnet: Subnet) -> io::Result<()> {
     // If nf_tables exists after all, it records where else to look.
     let _ = Nft::open().and_then(|mut nft| nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[]));
+    opening_rule().put(Place::First)?;
+    loopback_rule().put(Place::First)?;
+    masquerade_rule(&subnet.to_string()).put(Place::First)
+}
+
+/// Nothing outside the bridge opens connections to a pod.
+fn opening_rule() -> Rule {
     let opening =
         ["!", "-i", BRIDGE, "-o", BRIDGE, "-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED"];
-    iptables_insert(&Rule::new("filter", "FORWARD", &[&opening[..], &["-j", "DROP"]].concat()))?;
-    iptables_insert(&Rule::new("raw", "PREROUTING", &["-d", "127.0.0.0/8", "-i", BRIDGE, "-j", "DROP"]))?;
-    let subnet = subnet.to_string();
-    iptables_insert(&Rule::new("nat", "POSTROUTING", &["-s", &subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"]))
+    Rule::new("filter", "FORWARD", &[&opening[..], &["-j", "DROP"]].concat())
+}
+
+fn loopback_rule() -> Rule {
+    Rule::new("raw", "PREROUTING", &["-d", "127.0.0.0/8", "-i", BRIDGE, "-j", "DROP"])
+}
+
+fn masquerade_rule(subnet: &str) -> Rule {
+    Rule::new("nat", "POSTROUTING", &["-s", subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"])
+}
+
+/// What pods send.
+fn outward_rule() -> Rule {
+    Rule::new("filter", "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"])
+}
+
+/// Answers, and connections to published ports. Our own table drops all others.
+fn inward_rule() -> Rule {
+    let inward = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "ACCEPT"];
+    Rule::new("filter", "FORWARD", &inward)
 }
 
 /// Other container engines make the machine drop everything that is forwarded for anyone but themselves, and
@@ -285,10 +308,10 @@ fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
         return Ok(());
     }
     nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[])?;
-    iptables_insert(&Rule::new("filter", "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"]))?;
-    // Answers, and connections to published ports. Our own table drops all others.
-    let inward = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "ACCEPT"];
-    iptables_insert(&Rule::new("filter", "FORWARD", &inward))
+    // The policy applies after the last rule, so these only need to come before it. What the administrator's own
+    // rules drop stays dropped.
+    outward_rule().put(Place::Last)?;
+    inward_rule().put(Place::Last)
 }
 
 /// Whether iptables may have rules for what is forwarded. Starting the command to learn that takes 7 ms.
@@ -303,7 +326,14 @@ fn has_iptables_filter(nft: &mut Nft) -> io::Result<bool> {
     Ok(older || nft.has_table(Family::Ip, "filter")?)
 }
 
-/// A rule of iptables.
+/// Where in its chain a rule is added.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    First,
+    Last,
+}
+
+/// A rule of iptables. Its words are in the order in which iptables lists them, apart from the comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     table: &'static str,
@@ -321,8 +351,8 @@ impl Rule {
         Rule { table, chain: chain.to_owned(), words: words.into_iter().map(str::to_owned).collect() }
     }
 
-    /// Parses a line of `iptables -S`, if it has a comment of ours. The comment alone says whose a rule is:
-    /// administrators may have rules about the bridge.
+    /// Parses a line of `iptables -S`, if it is a rule that we make. Administrators may have other rules about the
+    /// bridge, with the same comment too.
     fn parse(table: &'static str, line: &str) -> Option<Rule> {
         // None of ours has a space in a word, so quotes are those of a whole word.
         let word = |word: &str| {
@@ -331,16 +361,49 @@ impl Rule {
         let mut words = line.split_whitespace().map(word).collect::<Option<Vec<String>>>()?.into_iter();
         (words.next()? == "-A").then_some(())?;
         let chain = words.next()?;
-        let words: Vec<String> = words.collect();
-        let comment = words.iter().position(|word| word == "--comment").and_then(|at| words.get(at + 1))?;
-        [COMMENT, UPLINK_COMMENT].contains(&comment.as_str()).then_some(Rule { table, chain, words })
+        let rule = Rule { table, chain, words: words.collect() };
+        rule.is_own().then_some(rule)
+    }
+
+    /// Whether we make such a rule, for any uplink and any network of pods.
+    fn is_own(&self) -> bool {
+        let mut own = vec![opening_rule(), loopback_rule(), outward_rule(), inward_rule()];
+        own.extend(self.value_of("-i").map(uplink_rule));
+        own.extend(self.value_of("-s").map(masquerade_rule));
+        own.iter().any(|own| {
+            (own.table, &own.chain, own.comment_and_rest())
+                == (self.table, &self.chain, self.comment_and_rest())
+        })
+    }
+
+    /// The comment, which iptables lists elsewhere than we write it, and all other words.
+    fn comment_and_rest(&self) -> (Option<&str>, Vec<&str>) {
+        let mut words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let at = words.windows(4).position(|words| words[..3] == ["-m", "comment", "--comment"]);
+        let comment = at.and_then(|at| words.drain(at..at + 4).next_back());
+        (comment, words)
+    }
+
+    fn value_of(&self, option: &str) -> Option<&str> {
+        let at = self.words.iter().position(|word| word == option)?;
+        self.words.get(at + 1).map(String::as_str)
     }
 
     /// The interface whose forwarding it records.
     fn uplink(&self) -> Option<String> {
         self.words.iter().any(|word| word == UPLINK_COMMENT).then_some(())?;
-        let at = self.words.iter().position(|word| word == "-i")?;
-        self.words.get(at + 1).cloned()
+        self.value_of("-i").map(str::to_owned)
+    }
+
+    /// Adds it to its chain unless the chain has it.
+    fn put(&self, place: Place) -> io::Result<()> {
+        if self.run("-C")?.status.success() {
+            return Ok(());
+        }
+        check(&self.run(match place {
+            Place::First => "-I",
+            Place::Last => "-A",
+        })?)
     }
 
     fn run(&self, action: &str) -> io::Result<Output> {
@@ -371,14 +434,6 @@ fn own_iptables_rules() -> io::Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// Inserts a rule first in its chain unless the chain has it.
-fn iptables_insert(rule: &Rule) -> io::Result<()> {
-    if rule.run("-C")?.status.success() {
-        return Ok(());
-    }
-    check(&rule.run("-I")?)
-}
-
 fn check(output: &Output) -> io::Result<()> {
     match output.status.success() {
         true => Ok(()),
@@ -405,12 +460,34 @@ mod tests {
         assert_eq!(rule.uplink().as_deref(), Some("eth0"));
         let own = Rule::parse("filter", "-A FORWARD -i outrigger0 -m comment --comment outrigger -j ACCEPT");
         assert_eq!(own.unwrap().uplink(), None);
+        for (table, own) in [
+            (
+                "filter",
+                "-A FORWARD ! -i outrigger0 -o outrigger0 -m comment --comment outrigger -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP",
+            ),
+            (
+                "filter",
+                "-A FORWARD -o outrigger0 -m comment --comment outrigger -m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j ACCEPT",
+            ),
+            ("raw", "-A PREROUTING -d 127.0.0.0/8 -i outrigger0 -m comment --comment outrigger -j DROP"),
+            (
+                "nat",
+                "-A POSTROUTING -s 10.89.0.0/16 ! -o outrigger0 -m comment --comment outrigger -j MASQUERADE",
+            ),
+        ] {
+            assert!(Rule::parse(table, own).is_some(), "{own}");
+        }
         for of_others in [
             "-P FORWARD DROP",
             "-A FORWARD -i docker0 -j ACCEPT",
             "-A FORWARD -i outrigger0 -j ACCEPT",
             "-A FORWARD -i outrigger0 -m comment --comment \"outrigger may go out\" -j ACCEPT",
             "-A FORWARD -i outrigger0 -m comment --comment",
+            "-A FORWARD -i outrigger0 -m comment --comment outrigger -j DROP",
+            "-A FORWARD -i outrigger0 -p tcp -m comment --comment outrigger -j ACCEPT",
+            "-A FORWARD -i eth0 -o outrigger0 -m comment --comment outrigger-uplink -j DROP",
+            "-A FORWARD -o outrigger0 -m comment --comment outrigger -m conntrack --ctstate NEW -j ACCEPT",
+            "-A INPUT -i outrigger0 -m comment --comment outrigger -j ACCEPT",
         ] {
             assert_eq!(Rule::parse("filter", of_others), None, "{of_others}");
         }

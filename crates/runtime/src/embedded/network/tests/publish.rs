@@ -423,6 +423,71 @@ fn a_closed_forward_chain_lets_published_ports_pass_and_nothing_stays() {
 }
 
 #[test]
+fn an_administrators_rules_come_first_in_a_closed_forward_chain_and_stay() {
+    on_a_host(async |host| {
+        let iptables = |words: &[&str]| std::process::Command::new("iptables").arg("-w").args(words).output();
+        if iptables(&["-P", "FORWARD", "DROP"]).is_err() {
+            eprintln!("skipped: no iptables here");
+            return;
+        }
+        let world = world(&host);
+        let commented = ["-m", "comment", "--comment", "outrigger"];
+        for rule in [
+            // Against one machine, and against what pods send to a port.
+            &["-s", OTHER, "-o", BRIDGE, "-j", "DROP"][..],
+            &["-i", BRIDGE, "-p", "tcp", "--dport", "81", "-j", "DROP"],
+            // With the comment of ours.
+            &[&commented[..], &["-i", BRIDGE, "-d", "198.51.100.0/24", "-j", "DROP"]].concat(),
+            &[&commented[..], &["-o", BRIDGE, "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP"]]
+                .concat(),
+        ] {
+            let added = iptables(&[&["-A", "FORWARD"], rule].concat()).expect("iptables");
+            assert!(added.status.success(), "{rule:?}: {added:?}");
+        }
+        let saved = || String::from_utf8_lossy(&iptables(&["-S"]).expect("iptables").stdout).into_owned();
+        let before = saved();
+        let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
+        let port = serve(Some(&pod), SocketAddr::new(EVERYWHERE, 0), "a").port();
+        let forwarders =
+            Forwarders::start(attachment.ips[0], None, &[at(EVERYWHERE, port, false)]).await.expect("start");
+        let during = saved();
+        assert!(during.starts_with(before.trim_end()) && during != before, "ours come last: {during}");
+        let here = SocketAddr::new(ip(HOST), forwarders.addresses()[0].port());
+        let dropped = connect_tcp(Some(&world), here, Duration::from_millis(300)).await;
+        assert_eq!(dropped.expect_err("dropped").kind(), io::ErrorKind::TimedOut);
+        drop(forwarders);
+        release_now(&[SandboxId("a".to_owned())]).expect("release");
+        assert_eq!(saved(), before, "ours are gone, all others stay");
+    });
+}
+
+#[test]
+fn filters_of_pods_that_are_gone_do_not_stay_while_others_live() {
+    on_a_host(async |host| {
+        let filters = || Nft::open().and_then(|mut nft| nft.chains(Family::Netdev)).expect("chains");
+        let (_, first) = host.pod("a", NetworkMode::Private).await;
+        let interface = |attachment: &Attachment| attachment.host_interface.clone().expect("interface");
+        for name in ["b", "c", "d"] {
+            let (_, attachment) = host.pod(name, NetworkMode::Private).await;
+            let mut both = [interface(&first), interface(&attachment)];
+            both.sort();
+            let mut found = filters();
+            found.sort();
+            assert_eq!(found, both, "a new pod removes what the last one left");
+            // As the kernel does it when the pod's network namespace is gone.
+            let mut links = Links::open(None).expect("links");
+            let index = links.find(&interface(&attachment)).expect("list").expect("there").index;
+            links.delete(index).expect("delete");
+        }
+        release_now(&[]).expect("release");
+        assert_eq!(filters(), [interface(&first)], "so does the end of a run");
+        let (_, last) = host.pod("e", NetworkMode::Private).await;
+        detach(&SandboxId("e".to_owned())).await.expect("detach");
+        assert_eq!(filters(), [interface(&first)], "{last:?}");
+    });
+}
+
+#[test]
 fn one_source_or_all_of_them_cannot_use_up_the_descriptors() {
     on_a_host(async |host| {
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
