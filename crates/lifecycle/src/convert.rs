@@ -11,6 +11,7 @@ mod lists;
 mod marks;
 mod object;
 mod priority;
+mod restarts;
 
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ use crate::source::{FieldPath, PodInput};
 pub use compare::{Difference, compare};
 pub use lists::{in_order, levels_as_sidecars, startup_probe};
 pub use object::apply;
+pub use restarts::{compare_restarts, keep_restarts};
 
 /// One change of a manifest. Paths are relative to the pod and valid at the moment the edit is made, after
 /// the edits before it.

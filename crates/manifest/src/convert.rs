@@ -1,6 +1,8 @@
 //! Edits the text of a manifest pod by pod, and reads the result again to see what became of each.
 
-use outrigger_lifecycle::convert::{Difference, Edit, Target, compare, convert as edits_to};
+use outrigger_lifecycle::convert::{
+    Difference, Edit, Target, compare, compare_restarts, convert as edits_to, keep_restarts,
+};
 use outrigger_lifecycle::{Dialect, FeatureGates, FieldPath, Plan, Segment, Severity};
 
 use crate::check::{Checked, check};
@@ -72,6 +74,7 @@ pub fn convert(
             text = edit(&text, pod.pod, &edits)?;
         }
     }
+    text = with_restarts_kept(text, pods, options, features)?;
     let sources = [SourceFile::new("<converted>", text.as_str())];
     let manifest = read(&sources, options).map_err(ConvertError::Unreadable)?;
     let after = check(&manifest, features);
@@ -87,8 +90,12 @@ pub fn convert(
             }
         });
         let after = &after?.plan;
-        for difference in compare(&before.plan, after) {
-            converted.tell(old.pod, &difference);
+        let mut differences = compare(&before.plan, after);
+        if is_of_job(old.pod) {
+            differences.extend(compare_restarts(&before.plan, after));
+        }
+        for difference in &differences {
+            converted.tell(old.pod, difference);
         }
         let others = after.dialects.iter().filter(|d| {
             **d != target.dialect() && !(target == Target::Priority && **d == Dialect::Terminator)
@@ -102,6 +109,29 @@ pub fn convert(
         }
     }
     Ok(converted)
+}
+
+fn is_of_job(pod: &PodManifest) -> bool {
+    matches!(pod.origin.kind, "Job" | "CronJob")
+}
+
+/// The converted text, where Jobs still count the same restarts: the dialects have different defaults.
+fn with_restarts_kept(
+    text: String,
+    pods: &[Checked<'_>],
+    options: &ReadOptions,
+    features: &FeatureGates,
+) -> Result<String, ConvertError> {
+    let sources = [SourceFile::new("<converted>", text.as_str())];
+    let manifest = read(&sources, options).map_err(ConvertError::Unreadable)?;
+    let mut kept = text.clone();
+    for (old, new) in pods.iter().zip(&check(&manifest, features)).filter(|(old, _)| is_of_job(old.pod)) {
+        let (Some(before), Some(after)) = (&old.planned, &new.planned) else { continue };
+        if let Some(annotation) = keep_restarts(&before.plan, &after.plan) {
+            kept = edit(&kept, new.pod, &[annotation])?;
+        }
+    }
+    Ok(kept)
 }
 
 impl Converted {

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::Edit;
 use super::lists::{Kind, arrange, container, in_order, kinds, leave_init};
 use super::marks;
-use crate::plan::{Counts, Need, Plan, RestartPolicy};
+use crate::plan::{Counts, Dialect, Need, Plan, RestartPolicy};
 use crate::source::PodInput;
 
 pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
@@ -29,7 +29,9 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
             if !marked(marks::TERMINATE) && !marked(marks::TERMINATE_WITH_IMAGE) {
                 env(marks::TERMINATE, "true".to_owned());
             }
-            if c.counts == Counts::No && !marked(marks::TERMINATE_IGNORE_EXIT) {
+            // A marked sidecar that is restarted does not count anyway.
+            let says = c.dialect == Some(Dialect::Terminator) || marked(marks::TERMINATE_IGNORE_EXIT);
+            if c.counts == Counts::No && !says {
                 env(marks::TERMINATE_IGNORE_EXIT, "true".to_owned());
             }
         }

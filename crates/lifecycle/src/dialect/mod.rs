@@ -14,6 +14,7 @@ mod terminator;
 pub(crate) use depends_on::place_of as depends_on_place;
 pub use depends_on::stop_numbers;
 pub(crate) use kep::SIDECARS;
+pub(crate) use options::SIDECAR_RESTARTS;
 pub use options::duration_ms;
 pub use priority::add_levels;
 pub use terminator::TerminatorMarks;
@@ -139,6 +140,7 @@ impl<'a> Draft<'a> {
             return Err(self.findings);
         }
         terminator::restart_crashed(&mut self);
+        terminator::retried_do_not_count(&mut self);
         if !self.plan.containers.iter().any(|c| c.keeps_alive) {
             self.findings.push(
                 Finding::error(

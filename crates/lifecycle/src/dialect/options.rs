@@ -1,11 +1,11 @@
 //! Outrigger's own annotations that change how a pod runs, where a different default would surprise its
 //! author.
 
-use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest};
+use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest, terminator};
 use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
 
-const SIDECAR_RESTARTS: &str = "outrigger.dev/sidecar-restarts";
+pub(crate) const SIDECAR_RESTARTS: &str = "outrigger.dev/sidecar-restarts";
 const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
 const PRE_STOP: &str = "outrigger.dev/pre-stop";
 const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
@@ -47,11 +47,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     unknown(draft);
     if let Some(value) = draft.annotation(SIDECAR_PHASE) {
         match value {
-            "Count" => {
-                for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
-                    c.counts = Counts::Yes;
-                }
-            }
+            "Count" => count_sidecars(draft),
             "Ignore" => {}
             _ => bad(draft, SIDECAR_PHASE, value, "`Count` or `Ignore`"),
         }
@@ -136,6 +132,23 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             draft.findings.push(Finding::warning("fence", FieldPath::annotation(FENCE), message).hint(hint));
         }
     }
+}
+
+/// Sidecars count for the result, except those whose author says that their own exit code does not.
+fn count_sidecars(draft: &mut Draft<'_>) {
+    for i in 0..draft.plan.containers.len() {
+        let place = draft.plan.containers[i].place;
+        let counts = if terminator::ignores_exit_code(draft, place) { Counts::No } else { Counts::Yes };
+        let c = &mut draft.plan.containers[i];
+        if c.role == Role::Sidecar {
+            c.counts = counts;
+        }
+    }
+}
+
+/// Whether the annotation says that sidecars count for the result.
+pub(super) fn sidecars_count(draft: &Draft<'_>) -> bool {
+    draft.annotation(SIDECAR_PHASE) == Some("Count")
 }
 
 /// Whether a Job counts the restarts of sidecars as failures. Kubernetes does, so those of native sidecars

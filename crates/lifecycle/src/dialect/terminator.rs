@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::Draft;
+use super::{Draft, options};
 use crate::plan::{Counts, Dialect, RestartPolicy, Role};
-use crate::source::{Finding, List};
+use crate::source::{ContainerRef, Finding, List};
 
 const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
@@ -91,12 +91,30 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
 }
 
+/// Whether the terminator stops a container and its exit code never counts (ST-4).
+pub(super) fn ignores_exit_code(draft: &Draft<'_>, place: ContainerRef) -> bool {
+    let marks = draft.container(place).map(TerminatorMarks::of).unwrap_or_default();
+    let has_effect = place.list == List::Main && draft.plan.restart_policy != RestartPolicy::Always;
+    has_effect && marks.is_sidecar() && marks.ignore_exit_code
+}
+
+/// The exit code of a sidecar that is restarted whenever it fails never counts: either it is restarted, or the
+/// pod ended first and would have stopped it.
+pub(super) fn retried_do_not_count(draft: &mut Draft<'_>) {
+    for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
+        if c.counts == Counts::UnlessStopped && c.restart.policy != RestartPolicy::Never {
+            c.counts = Counts::No;
+        }
+    }
+}
+
 /// In a pod with restartPolicy Never, marked sidecars that crash are restarted, so that the pod has the result
 /// of its mains. Not those with a policy of their own, and not if sidecars count for the result. Where marked
 /// sidecars stop one after the other, only the last one: in a cluster, the kubelet would bring others back
 /// that have been stopped.
 pub(super) fn restart_crashed(draft: &mut Draft<'_>) {
-    if draft.plan.restart_policy != RestartPolicy::Never || !draft.features.container_restart_rules {
+    let off = !draft.features.container_restart_rules || options::sidecars_count(draft);
+    if draft.plan.restart_policy != RestartPolicy::Never || off {
         return;
     }
     let containers = draft.plan.containers.iter().enumerate();
@@ -113,7 +131,7 @@ pub(super) fn restart_crashed(draft: &mut Draft<'_>) {
         let place = draft.plan.containers[i].place;
         let has_own = draft.container(place).is_some_and(|c| c.restart_policy.is_some());
         let c = &mut draft.plan.containers[i];
-        if !has_own && c.counts != Counts::Yes && !c.fatal {
+        if !has_own && !c.fatal {
             c.restart.policy = RestartPolicy::OnFailure;
         }
     }

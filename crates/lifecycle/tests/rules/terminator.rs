@@ -172,6 +172,54 @@ fn a_crashed_sidecar_of_a_never_pod_is_restarted() {
     }
 }
 
+/// ST-4: an exit code that its author ignores never counts, also where sidecars count.
+#[test]
+fn an_ignored_exit_code_does_not_count_even_if_sidecars_do() {
+    let count = json!({"outrigger.dev/sidecar-phase": "Count"});
+    let marks: &[(&str, &str)] = &[(KILL, "true"), (IGNORE, "true")];
+    let mut kep = env("s", marks);
+    kep["lifecycle"] = json!({"type": "Sidecar"});
+    for (what, sidecar, expected) in [
+        ("ignored", env("s", marks), "Succeeded"),
+        ("ignored, KEP", kep, "Succeeded"),
+        ("counted", env("s", &[(KILL, "true")]), "Failed"),
+        ("not marked", json!({"name": "s", "lifecycle": {"type": "Sidecar"}}), "Failed"),
+    ] {
+        let spec = json!({"restartPolicy": "Never", "containers": [c("main"), sidecar]});
+        let mut play = Play::of(&annotated(count.clone(), spec));
+        play.log();
+        play.exit("s", 1);
+        assert!(!play.log().contains(&"start s".to_owned()), "{what}: none is restarted with Count");
+        play.exit("main", 0);
+        assert!(play.over(), "{what}");
+        assert_eq!(phase_of(&play).name(), expected, "{what}");
+    }
+}
+
+/// ST-18. The plan says what counts: the exit code of a sidecar only where a crash is not retried.
+#[test]
+fn an_exit_code_that_is_always_retried_does_not_count_in_the_plan() {
+    use outrigger_lifecycle::Counts;
+    let marked = |own: Option<&str>| {
+        let mut sidecar = env("s", &[(KILL, "true")]);
+        if let Some(own) = own {
+            sidecar["restartPolicy"] = json!(own);
+        }
+        sidecar
+    };
+    for (policy, own, expected) in [
+        ("Never", None, Counts::No),
+        ("OnFailure", None, Counts::No),
+        ("Never", Some("OnFailure"), Counts::No),
+        ("Never", Some("Never"), Counts::UnlessStopped),
+        ("OnFailure", Some("Never"), Counts::UnlessStopped),
+    ] {
+        let spec = json!({"restartPolicy": policy, "containers": [c("main"), marked(own)]});
+        let plan = crate::common::planned(&pod(spec));
+        assert_eq!(plan.containers[plan.find("s").unwrap()].counts, expected, "{policy}, own {own:?}");
+    }
+}
+
 #[test]
 fn sidecars_can_run_on_after_the_mains_d7() {
     let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});

@@ -1,0 +1,43 @@
+//! Whether a Job counts the restarts of sidecars as failures. The dialects have different defaults, so a
+//! conversion may have to write down what was true before it.
+
+use serde_json::json;
+
+use super::{Difference, Edit};
+use crate::dialect::SIDECAR_RESTARTS;
+use crate::plan::{Plan, RestartPolicy, Role};
+use crate::source::FieldPath;
+
+/// The edit of a converted pod of a Job that keeps what the restarts of its sidecars mean, if one is needed and
+/// one annotation can say it for all of them.
+pub fn keep_restarts(before: &Plan, after: &Plan) -> Option<Edit> {
+    if compare_restarts(before, after).is_empty() {
+        return None;
+    }
+    let sidecars = after.containers.iter().filter(|c| c.role == Role::Sidecar);
+    let wanted = |name: &str| before.find(name).map(|i| before.containers[i].job_ignores_restarts);
+    let mut wanted = sidecars.filter_map(|c| wanted(&c.name));
+    let first = wanted.next()?;
+    let value = if first { "Ignore" } else { "Count" };
+    wanted
+        .all(|other| other == first)
+        .then(|| Edit::Set { path: FieldPath::annotation(SIDECAR_RESTARTS), value: json!(value) })
+}
+
+/// The containers of a Job's pod whose restarts count before a conversion and not after it, or the other way
+/// round. Jobs count restarts only with restartPolicy OnFailure.
+pub fn compare_restarts(before: &Plan, after: &Plan) -> Vec<Difference> {
+    if before.restart_policy != RestartPolicy::OnFailure {
+        return Vec::new();
+    }
+    let differs = |c: &&crate::plan::ContainerPlan| {
+        let new = after.find(&c.name).map(|i| after.containers[i].job_ignores_restarts);
+        new.is_some_and(|new| new != c.job_ignores_restarts)
+    };
+    let tell = |c: &crate::plan::ContainerPlan| {
+        let how = if c.job_ignores_restarts { "now count" } else { "no longer count" };
+        let text = format!("restarts of `{}` {how} against the Job's backoffLimit", c.name);
+        Difference { loss: true, place: c.place, text }
+    };
+    before.containers.iter().filter(differs).map(tell).collect()
+}
