@@ -331,9 +331,12 @@ fn need_words(need: Need) -> &'static str {
 }
 
 fn exit_words(exit: &Exit) -> String {
-    match exit.reason {
-        crate::ExitReason::OomKilled => format!("exit code {}, out of memory", exit.code),
-        _ => format!("exit code {}", exit.code),
+    let code = exit.code;
+    match (exit.killed_for, exit.reason) {
+        // A program that ends well when it is told to does not say why it was told.
+        (Some(kill), _) => format!("exit code {code} because {}", kill.why()),
+        (None, crate::ExitReason::OomKilled) => format!("exit code {code}, out of memory"),
+        (None, _) => format!("exit code {code}"),
     }
 }
 

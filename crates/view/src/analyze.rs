@@ -101,6 +101,9 @@ pub struct Start {
 pub struct Stop {
     /// Why it stopped.
     pub cause: String,
+    /// What failed, if the pod ended by itself and has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// When it began.
     pub at_ms: u64,
     /// The grace period.
@@ -236,6 +239,7 @@ fn can_be_waited_for(event: &TraceEvent) -> bool {
         TraceEvent::SandboxCreating { .. }
         | TraceEvent::SandboxReady
         | TraceEvent::StopBegun { .. }
+        | TraceEvent::Finished { .. }
         | TraceEvent::Pulling
         | TraceEvent::Pulled
         | TraceEvent::PullFailed { .. }
@@ -259,7 +263,6 @@ fn can_be_waited_for(event: &TraceEvent) -> bool {
         | TraceEvent::StopShortened { .. }
         | TraceEvent::RerunBegun { .. }
         | TraceEvent::Rerun
-        | TraceEvent::Finished { .. }
         | TraceEvent::ImageChanged
         | TraceEvent::Unready
         | TraceEvent::Lost { .. }

@@ -189,6 +189,14 @@ impl<'a> Block<'a> {
         Block { view, now, phase, was_stopped, rank, rows, columns, waits }
     }
 
+    /// How long it has been there. The time of a pod that has ended stands still.
+    fn lasted(&self) -> u64 {
+        let obs = &self.view.obs;
+        let ends = obs.containers.iter().filter_map(|c| Some(c.exit.as_ref()?.finished_at));
+        let end = ends.max().filter(|_| obs.over).unwrap_or(self.now);
+        end.since(obs.since)
+    }
+
     fn word(&self) -> &'static str {
         match self.phase {
             _ if self.view.obs.stop.is_some() && !self.view.obs.over => "stopping",
@@ -219,7 +227,7 @@ impl<'a> Block<'a> {
         line.push(Paint::Plain, " ");
         line.push(self.paint(), self.word());
         if line.width() + 6 <= width {
-            line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+            line.push(Paint::Dim, &format!(" {}", age(self.lasted())));
         }
         if let Some(left) = grace_left(self.view, self.now).filter(|_| width >= 40) {
             line.push(Paint::Busy, &format!(" · {left}"));
@@ -256,7 +264,7 @@ impl<'a> Block<'a> {
         };
         line.push(Paint::Plain, " ");
         line.push_cell(Paint::Dim, &up, 10);
-        line.push(Paint::Dim, &format!(" {}", age(self.now.since(self.view.obs.since))));
+        line.push(Paint::Dim, &format!(" {}", age(self.lasted())));
         let pressing =
             self.rows.iter().enumerate().filter(|(_, r)| r.reason.is_some()).min_by_key(|(_, r)| r.rank);
         if let Some(reason) = &self.waits {

@@ -20,7 +20,7 @@ use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
 use crate::scrub::{safe_text, scrub};
 use crate::summary::summary;
-use crate::text::shorten;
+use crate::text::{fit_message, shorten};
 use crate::words::{Told, Weight, tell};
 use crate::{PodView, workload_words};
 
@@ -32,6 +32,10 @@ const LABEL_STEP: usize = 8;
 const POD_NAME_MAX: usize = 18;
 /// Maximum lines of an event above the view; the events file has the whole text.
 const EVENT_LINES_MAX: usize = 8;
+/// The columns of `^C`, which terminals echo in front of a message.
+const ECHO: usize = 2;
+/// Narrower messages could not be read.
+const MESSAGE_MIN: usize = 20;
 /// A line that is longer is shown in pieces.
 const LINE_MAX: usize = 128 << 10;
 
@@ -434,13 +438,13 @@ impl Output {
     /// Shows a line about the run as a whole.
     pub fn note(&self, text: &str) {
         if !self.is_quiet() {
-            self.send(Chunk::Err(format!("{}\n", safe_text(text)).into_bytes()));
+            self.send(Chunk::Err(on_stderr(format!("{}\n", safe_text(text))).into_bytes()));
         }
     }
 
     /// Shows a warning about the run, even if only warnings and errors are wanted.
     pub fn warn(&self, text: &str) {
-        self.send(Chunk::Err(format!("warning: {}\n", safe_text(text)).into_bytes()));
+        self.send(Chunk::Err(on_stderr(format!("warning: {}\n", safe_text(text))).into_bytes()));
     }
 
     /// A writer for messages of the process itself that does not disturb the view.
@@ -538,6 +542,16 @@ fn widen_in_steps(scene: &mut Scene, widest: usize) {
     scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
 }
 
+/// A message as it is written to standard error: wrapped on a terminal, unchanged in a file or a pipe.
+fn on_stderr(message: String) -> String {
+    match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
+        Ok(size) if size.ws_col > 0 => {
+            fit_message(&message, usize::from(size.ws_col).saturating_sub(ECHO).max(MESSAGE_MIN))
+        }
+        _ => message,
+    }
+}
+
 /// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
 /// standard error.
 pub struct Messages(Output);
@@ -545,9 +559,9 @@ pub struct Messages(Output);
 impl Write for Messages {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        let safe = safe_text(&text);
+        let safe = on_stderr(safe_text(&text).into_owned());
         match self.0.is_live() && !self.0.stage.is_closed() {
-            true => self.0.send(Chunk::Err(safe.into_owned().into_bytes())),
+            true => self.0.send(Chunk::Err(safe.into_bytes())),
             false => io::stderr().write_all(safe.as_bytes())?,
         }
         Ok(bytes.len())

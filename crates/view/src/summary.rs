@@ -11,6 +11,8 @@ use crate::words::{finished, grace_period, signal, span};
 const PODS_MAX: usize = 8;
 /// Causes of lost time that are named.
 const NAMED_MAX: usize = 3;
+/// A shorter back-off is none: pods take longer to be made.
+const BACK_OFF_MIN_MS: u64 = 50;
 /// Hints that are repeated.
 const HINTS_MAX: usize = 4;
 
@@ -41,7 +43,7 @@ fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
     let Some((is_success, took_ms, why)) = &job.end else { return };
     let (paint, word) = if *is_success { (Paint::Good, "complete") } else { (Paint::Bad, "failed") };
     let waited = match job.back_off_ms {
-        0 => String::new(),
+        0..BACK_OFF_MIN_MS => String::new(),
         ms => format!(", of which {} back-off between pods", span(ms)),
     };
     let why = if *is_success { String::new() } else { format!(": {why}") };

@@ -560,7 +560,7 @@ fn a_grace_period_below_the_minimum_says_what_containers_really_get() {
         "stopping: was asked to stop (grace period 1 s, but at least 2 s for each container)"
     );
     let term = json!({"event": "terminating", "container": "work", "kill_in_ms": 2_000});
-    assert_eq!(told(term), "sent stop signal; SIGKILL in 2 s (the minimum)");
+    assert_eq!(told(term), "sent stop signal; SIGKILL in 2 s");
 }
 
 /// With --fail-fast the pod ends before there is a sandbox, and everything was waiting for that too.

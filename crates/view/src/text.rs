@@ -2,6 +2,19 @@
 
 use crate::line::{columns, one_line, wrap_all};
 
+/// A message in lines of at most `width` columns. Its level may be in colour, which takes no room.
+pub fn fit_message(message: &str, width: usize) -> String {
+    const PLAIN_AGAIN: &str = "\x1b[0m ";
+    let Some((level, text)) = message.split_once(PLAIN_AGAIN) else { return fit(message, width) };
+    // Colours in the text itself would be lost.
+    if text.contains('\x1b') {
+        return message.to_owned();
+    }
+    let lead = columns(level.rsplit('m').next().unwrap_or_default()) + 1;
+    let fitted = fit(&format!("{:lead$}{text}", ""), width);
+    format!("{level}{PLAIN_AGAIN}{}", &fitted[lead..])
+}
+
 /// A text in lines of at most `width` columns. Its own line breaks stay; further lines of a paragraph are indented.
 pub fn fit(text: &str, width: usize) -> String {
     const HANG: usize = 2;

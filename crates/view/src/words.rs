@@ -144,8 +144,7 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
         }
         TraceEvent::Terminating { kill_in_ms, .. } => {
-            let least = if *kill_in_ms == STOP_MIN_MS { " (the minimum)" } else { "" };
-            routine(format!("sent stop signal; SIGKILL in {}{least}", Span(*kill_in_ms)))
+            routine(format!("sent stop signal; SIGKILL in {}", Span(*kill_in_ms)))
         }
         TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
             trouble(ignored(signal, *why, Span(*kill_in_ms)))

@@ -5,6 +5,7 @@ use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, plan, trace};
 use outrigger_simulate::{Ending, Options, Outcome, Script, simulate};
 use outrigger_view::analyze::{self, Analyses, StretchKind, analyze_all};
 use outrigger_view::events::{Events, read_events};
+use outrigger_view::text::fit_message;
 use outrigger_view::timeline::{Picture, Scale, Timeline, draw};
 use outrigger_view::trace::{trace_json, trace_text};
 use serde_json::{Value, json};
@@ -302,5 +303,116 @@ fn the_text_trace_tells_the_story() {
         ["app      starting         after logs is started", "phase            from=Running to=Succeeded"]
     {
         assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+}
+
+/// The analysis of a trace of `(milliseconds, container or "", event, details)`, as text.
+fn analysed(rows: &[(u64, &str, &str, Value)]) -> String {
+    let record = |(ms, container, event, details): &(u64, &str, &str, Value)| {
+        let mut entry = details.clone();
+        entry["time"] = format!("{:.3}", *ms as f64 / 1e3).into();
+        entry["pod"] = "p".into();
+        entry["event"] = (*event).into();
+        entry["container"] = if container.is_empty() { Value::Null } else { (*container).into() };
+        trace::Line::from_json(&entry).expect("a line").pod().expect("an entry of a pod")
+    };
+    let entries: Vec<_> = rows.iter().map(record).collect();
+    let text = analyze::text(&[], &[analyze::analyze(&entries).expect("an analysis")], 500);
+    ["\x1b[0m", "\x1b[1m", "\x1b[2m"].iter().fold(text, |text, paint| text.replace(paint, ""))
+}
+
+/// The mains of a pod that failed are done, but it did not complete.
+#[test]
+fn a_pod_that_failed_did_not_complete() {
+    let ended = |phase: &str, code: i32| {
+        analysed(&[
+            (0, "m", "starting", json!({"attempt": 0})),
+            (100, "m", "started", json!({})),
+            (100, "m", "ready", json!({})),
+            (1_000, "m", "exited", json!({"code": code})),
+            (1_000, "", "stop-begun", json!({"cause": "completed"})),
+            (1_000, "s", "terminating", json!({})),
+            (1_200, "s", "exited", json!({"code": 143, "killed_for": "pod-stop"})),
+            (1_200, "", "finished", json!({"phase": phase})),
+        ])
+    };
+    let failed = ended("Failed", 3);
+    assert!(failed.contains("Stop (`m` failed with exit code 3): "), "{failed}");
+    let complete = ended("Succeeded", 0);
+    assert!(complete.contains("Stop (completed): "), "{complete}");
+}
+
+/// Two instances that the startup probe ended: each ran, and the time after the last is back-off.
+#[test]
+fn a_startup_probe_that_ends_containers_is_named() {
+    let failure = || json!({"kind": "startup", "outcome": "failure", "period_ms": 1_000});
+    let waits = || json!({"for": "startup-probe", "text": "running, startup probe failed"});
+    let ended = || json!({"code": 0, "killed_for": "startup"});
+    let found = analysed(&[
+        (0, "proxy", "starting", json!({"attempt": 0})),
+        (100, "proxy", "started", json!({})),
+        (100, "proxy", "waiting", waits()),
+        (100, "app", "waiting", json!({"for": "gate", "on": "proxy", "need": "started"})),
+        (1_100, "proxy", "probe", failure()),
+        (2_100, "proxy", "probe", failure()),
+        (2_100, "proxy", "exited", ended()),
+        (2_100, "proxy", "starting", json!({"attempt": 1})),
+        (2_200, "proxy", "started", json!({})),
+        (2_200, "proxy", "waiting", waits()),
+        (4_200, "proxy", "probe", failure()),
+        (4_200, "proxy", "exited", ended()),
+        (4_200, "proxy", "waiting", json!({"for": "back-off", "in_ms": 10_000})),
+        (8_000, "", "stop-begun", json!({"cause": "deleted", "grace_ms": 30_000})),
+    ]);
+    let rows: Vec<&str> = found.lines().map(str::trim).filter(|line| line.contains("`proxy`")).collect();
+    assert_eq!(
+        rows[1..],
+        [
+            "0.000   0.100 s  `proxy` is started",
+            "0.100   2.000 s  `proxy` runs until its startup probe has failed",
+            "2.100   0.100 s  `proxy` is started",
+            "2.200   2.000 s  `proxy` runs until its startup probe has failed",
+            "4.200   3.800 s  `proxy` waits for its restart after it was stopped because its startup probe failed",
+            "`proxy` was stopped after 2 s because its startupProbe kept failing; if it needs longer to start, raise failureThreshold, else correct the probe or the program",
+        ],
+        "{found}"
+    );
+}
+
+/// Below the minimum, a shorter grace period changes nothing.
+#[test]
+fn a_grace_period_at_the_minimum_is_not_to_be_lowered() {
+    for (grace_ms, lower) in [(1_000, false), (2_000, false), (30_000, true)] {
+        let found = analysed(&[
+            (0, "", "stop-begun", json!({"cause": "deleted", "grace_ms": grace_ms})),
+            (0, "a", "terminating", json!({})),
+            (2_000, "a", "killing", json!({})),
+            (2_000, "a", "exited", json!({"code": 137})),
+        ]);
+        assert!(found.contains("`a` ignored TERM for 2 s"), "{found}");
+        assert_eq!(found.contains("or lower terminationGracePeriodSeconds"), lower, "{found}");
+    }
+}
+
+/// Messages of a run on a narrow terminal are broken between words, with their colours.
+#[test]
+fn messages_are_wrapped_between_words() {
+    let table = [
+        ("short\n", "short\n"),
+        (
+            "SIGINT: stopping in order; press Ctrl-C again\n",
+            "SIGINT: stopping in order;\n  press Ctrl-C again\n",
+        ),
+        (
+            "\x1b[33m WARN\x1b[0m pods can reach only each other here\n",
+            "\x1b[33m WARN\x1b[0m pods can reach only each\n        other here\n",
+        ),
+        (
+            "\x1b[33m WARN\x1b[0m \x1b[3mname\x1b[0m=a word and another one\n",
+            "\x1b[33m WARN\x1b[0m \x1b[3mname\x1b[0m=a word and another one\n",
+        ),
+    ];
+    for (message, fitted) in table {
+        assert_eq!(fit_message(message, 30), fitted);
     }
 }

@@ -68,6 +68,11 @@ fn gates_say_what_the_other_is_doing() {
         told(&obs, s, gate(i, Need::Completed)),
         "waits for `i` to complete: ended with exit code 1, restarts in 32.6 s (back-off after 3 restarts)"
     );
+    end(&mut obs.containers[i], Exit { killed_for: Some(KillReason::Startup), ..exit(1) });
+    assert_eq!(
+        told(&obs, s, gate(i, Need::Completed)),
+        "waits for `i` to complete: ended with exit code 1 because its startup probe failed, restarts in 32.6 s (back-off after 3 restarts)"
+    );
     end(&mut obs.containers[i], exit(0));
     run(&mut obs.containers[s]);
     assert_eq!(told(&obs, a, gate(s, Need::Started)), "waits for `s` to be started: startup probe pending");

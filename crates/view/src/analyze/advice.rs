@@ -1,11 +1,13 @@
 //! What would make a pod faster, as far as the trace proves it.
 
 use outrigger_lifecycle::trace::{Kind, TraceEvent};
-use outrigger_lifecycle::{ProbeKind, ProbeOutcome, Span};
+use outrigger_lifecycle::{KillReason, ProbeKind, ProbeOutcome, STOP_MIN_MS, Span};
 use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
 
+/// Each restart would give the same advice about it.
+const STARTUP_THRESHOLD: &str = "startupProbe.failureThreshold";
 /// Savings below this are not mentioned.
 pub(super) const WORTH_MS: u64 = 1_000;
 
@@ -29,11 +31,14 @@ pub(super) fn of(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Stop>) 
     for link in start.iter().flat_map(|s| &s.chain) {
         out.extend(link.container.as_deref().and_then(|name| on_start(trace, name, link)));
     }
+    let grace_ms = stop.and_then(|stop| stop.grace_ms);
     for link in stop.iter().flat_map(|s| &s.chain) {
-        out.extend(link.container.as_deref().and_then(|name| on_stop(trace, name, link)));
+        out.extend(link.container.as_deref().and_then(|name| on_stop(trace, name, link, grace_ms)));
     }
-    // The most expensive first.
+    // The most expensive first, and the same field of a container that was restarted once.
     out.sort_by_key(|a| std::cmp::Reverse(a.cost_ms));
+    let mut seen = std::collections::BTreeSet::new();
+    out.retain(|a| a.field != STARTUP_THRESHOLD || seen.insert(a.container.clone()));
     out
 }
 
@@ -62,6 +67,8 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
                 "`{name}`'s postStart hook took {cost}, and containers that wait for `{name}` start only after it"
             ),
         ),
+        // The link before it says why it was stopped.
+        LinkKind::BackOff if killed_for(trace, name, link.from_ms).is_some() => None,
         LinkKind::BackOff => advice(
             "command",
             ms,
@@ -84,6 +91,17 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
         })
         .collect();
     let is_success = |outcome: ProbeOutcome| outcome == ProbeOutcome::Success;
+    if which == ProbeKind::Startup && killed_for(trace, name, link.to_ms) == Some(KillReason::Startup) {
+        return Some(Advice {
+            container: Some(name.to_owned()),
+            field: STARTUP_THRESHOLD,
+            cost_ms: link.ms(),
+            text: format!(
+                "`{name}` was stopped after {} because its startupProbe kept failing; if it needs longer to start, raise failureThreshold, else correct the probe or the program",
+                Span(link.ms())
+            ),
+        });
+    }
     let passed = probes.iter().rfind(|(_, outcome, _)| is_success(*outcome))?.0;
     let last_failure = probes.iter().rfind(|(_, outcome, _)| !is_success(*outcome)).map(|(at, ..)| *at);
     let (startup, kind) = (which == ProbeKind::Startup, which.name());
@@ -114,7 +132,15 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
     Some(Advice { container, field, cost_ms, text })
 }
 
-fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
+/// Why the instance of a container that ended at a moment was stopped, if it was.
+fn killed_for(trace: &Trace<'_>, name: &str, at: u64) -> Option<KillReason> {
+    trace.of(name).filter(|l| l.at == at).find_map(|l| match l.event {
+        TraceEvent::Exited { killed_for, .. } => *killed_for,
+        _ => None,
+    })
+}
+
+fn on_stop(trace: &Trace<'_>, name: &str, link: &Link, grace_ms: Option<u64>) -> Option<Advice> {
     let ms = link.ms();
     let container = Some(name.to_owned());
     if ms < WORTH_MS {
@@ -124,11 +150,16 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
         LinkKind::Term => {
             let killed =
                 trace.of(name).any(|l| l.is(Kind::Killing) && (link.from_ms..=link.to_ms).contains(&l.at));
+            // No grace period is shorter than the minimum.
+            let (comma, lower) = match grace_ms.is_some_and(|grace| grace <= STOP_MIN_MS) {
+                true => (" or", ""),
+                false => (",", ", or lower terminationGracePeriodSeconds"),
+            };
             killed.then(|| Advice {
                 container,
                 field: "lifecycle.stopSignal",
                 cost_ms: ms,
-                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler), set lifecycle.stopSignal to a signal it does handle, or lower terminationGracePeriodSeconds", Span(ms)),
+                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler){comma} set lifecycle.stopSignal to a signal it does handle{lower}", Span(ms)),
             })
         }
         LinkKind::PreStop => Some(Advice {

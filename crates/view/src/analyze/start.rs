@@ -1,7 +1,7 @@
 //! The critical chain of a start.
 
 use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
-use outrigger_lifecycle::{HookKind, Need};
+use outrigger_lifecycle::{HookKind, KillReason, Need};
 
 use super::{LinkKind, Start, Trace, Walk};
 use crate::timeline::Line;
@@ -95,20 +95,31 @@ fn chain(trace: &Trace<'_>, container: &str, moment: Moment, at: u64) -> Vec<sup
 fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Walk) -> Option<&'t Line<'a>> {
     let mut first = None;
     let mut moment = moment;
-    for _ in 0..STEPS_MAX {
-        let Some(starting) = trace.last(name, &[Kind::Starting], walk.at) else { break };
-        first = Some(starting);
-        instance(trace, name, starting.at, moment, walk);
-        // A previous instance, which had to end first.
-        let Some(end) = trace.last(name, &[Kind::Exited, Kind::StartFailed], starting.at) else { break };
-        let (kind, text) = if let TraceEvent::StartFailed { message, .. } = end.event {
-            let why = if message.is_empty() { "it could not be started" } else { message };
-            (LinkKind::Retry, format!("`{name}` is started again later: {why}"))
-        } else {
-            let code = exit_code(end);
-            (LinkKind::BackOff, format!("`{name}` waits for its restart after exit code {code}"))
+    let until = walk.at;
+    for turn in trace.of(name).rev().filter(|l| l.at <= until) {
+        let (kind, text) = match turn.event {
+            TraceEvent::Starting { .. } => {
+                first = Some(turn);
+                instance(trace, name, turn.at, moment, walk);
+                continue;
+            }
+            // The end that was waited for, or what happened just after the moment.
+            TraceEvent::Exited { code: 0, .. } if first.is_none() && moment == Moment::Completed => continue,
+            TraceEvent::Exited { .. } if first.is_none() && turn.at == until => continue,
+            TraceEvent::Exited { code, killed_for, .. } => {
+                let why = killed_for.map_or_else(
+                    || format!("after exit code {code}"),
+                    |kill| format!("after it was stopped because {}", kill.why()),
+                );
+                (LinkKind::BackOff, format!("`{name}` waits for its restart {why}"))
+            }
+            TraceEvent::StartFailed { message, .. } => {
+                let why = if message.is_empty() { "it could not be started" } else { message };
+                (LinkKind::Retry, format!("`{name}` is started again later: {why}"))
+            }
+            _ => continue,
         };
-        walk.back(Some(name), kind, end.at, text);
+        walk.back(Some(name), kind, turn.at, text);
         moment = Moment::Completed;
     }
     first
@@ -121,9 +132,17 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
     let started = within(Kind::Started).map_or(until, |l| l.at);
     if moment == Moment::Completed {
         let exit = trace.last(name, &[Kind::Exited], until).filter(|l| l.at >= starting);
-        let (kind, text) = match exit.map_or(0, exit_code) {
-            0 => (LinkKind::Run, format!("`{name}` runs to its end")),
-            code => (LinkKind::Failed, format!("`{name}` runs and fails with exit code {code}")),
+        let (kind, text) = match exit.map(|l| l.event) {
+            Some(TraceEvent::Exited { killed_for: Some(KillReason::Startup), .. }) => {
+                (LinkKind::StartupProbe, format!("`{name}` runs until its startup probe has failed"))
+            }
+            Some(TraceEvent::Exited { killed_for: Some(kill), .. }) => {
+                (LinkKind::Failed, format!("`{name}` runs until it is stopped because {}", kill.why()))
+            }
+            Some(TraceEvent::Exited { code, .. }) if *code != 0 => {
+                (LinkKind::Failed, format!("`{name}` runs and fails with exit code {code}"))
+            }
+            _ => (LinkKind::Run, format!("`{name}` runs to its end")),
         };
         walk.back(Some(name), kind, started, text);
     }
@@ -230,8 +249,4 @@ fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
         let text = format!("`{name}`'s image is pulled again later: {why}");
         walk.back(Some(name), LinkKind::Retry, line.at, text);
     }
-}
-
-fn exit_code(line: &Line<'_>) -> i32 {
-    if let TraceEvent::Exited { code, .. } = line.event { *code } else { 0 }
 }

@@ -1,7 +1,7 @@
 //! The critical chain of a stop: which containers used the grace period.
 
-use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
-use outrigger_lifecycle::{HookKind, Span};
+use outrigger_lifecycle::trace::{Kind, StopReason, TraceEvent, WaitReason};
+use outrigger_lifecycle::{HookKind, Phase, Span};
 
 use super::{LinkKind, Stop, Trace, Walk};
 use crate::timeline::Line;
@@ -28,12 +28,29 @@ pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
     };
     Some(Stop {
         cause: cause.name().to_owned(),
+        failed: (*cause == StopReason::Completed).then(|| failed(trace, begun.at)).flatten(),
         at_ms: begun.at,
         grace_ms: *grace_ms,
         took_ms: over.map_or(0, |l| l.at - begun.at),
         killed,
         chain,
     })
+}
+
+/// What failed in a pod that ended by itself: the mains of a failed pod are done, too.
+fn failed(trace: &Trace<'_>, begun: u64) -> Option<String> {
+    let has_failed =
+        |l: &Line<'_>| matches!(l.event, TraceEvent::Finished { phase: Phase::Failed, stopped: false });
+    if !trace.lines.iter().any(has_failed) {
+        return None;
+    }
+    let culprit = trace.lines.iter().rev().filter(|l| l.at <= begun).find_map(|l| match l.event {
+        TraceEvent::Exited { code, killed_for: None, .. } if *code != 0 => {
+            Some(format!("`{}` failed with exit code {code}", l.container?))
+        }
+        _ => None,
+    });
+    Some(culprit.unwrap_or_else(|| "the pod failed".to_owned()))
 }
 
 fn chain(trace: &Trace<'_>, name: &str, begun: u64, at: u64) -> Vec<super::Link> {

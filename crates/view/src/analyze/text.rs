@@ -9,6 +9,8 @@ use crate::words::grace_period;
 
 /// The columns of a time and of a duration, with the gaps around them.
 const INDENT: usize = 4 + 9 + 2 + 8 + 2;
+/// A shorter back-off would be shown as 0 s.
+const BACK_OFF_MIN_MS: u64 = 50;
 /// Where there is less room for texts than this beside the times, they stand below.
 const BESIDE_MIN: usize = 24;
 
@@ -50,7 +52,7 @@ fn workload_text(analysis: &WorkloadAnalysis, width: usize) -> String {
         Some(end) => format!("{head}: {} after {took}", end.text),
         None => format!("{head}: {took}"),
     };
-    if analysis.back_off_ms > 0 {
+    if analysis.back_off_ms >= BACK_OFF_MIN_MS {
         head = format!("{head}, of which {} back-off between pods", Span(analysis.back_off_ms));
     }
     let mut out = heading(&head, 0, width);
@@ -92,7 +94,8 @@ fn start_text(start: &Start, began: u64, width: usize) -> String {
 fn stop_text(stop: &Stop, began: u64, width: usize) -> String {
     let took = Span(stop.took_ms);
     let grace = stop.grace_ms.map(|ms| format!(" ({})", grace_period(ms))).unwrap_or_default();
-    let mut head = format!("Stop ({}): {took}{grace}", stop.cause);
+    let why = stop.failed.as_ref().unwrap_or(&stop.cause);
+    let mut head = format!("Stop ({why}): {took}{grace}");
     if !stop.killed.is_empty() {
         let names: Vec<String> = stop.killed.iter().map(|name| format!("`{name}`")).collect();
         head.push_str(&format!(", killed: {}", names.join(", ")));
