@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use outrigger_runtime::doctor::{Finding, Level, examine};
 use outrigger_runtime::embedded::rootless;
 use outrigger_view::style::{DIM, paint};
+use outrigger_view::text::fit;
 use serde_json::json;
 
 use crate::outcome::{Failure, Outcome};
@@ -54,12 +55,22 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             let value = json!({ "version": 1, "fit": fit, "findings": findings });
             terminal::print_plain(&format!("{value:#}\n"))?;
         }
-        Output::Text => terminal::print(&text(&findings, fit))?,
+        Output::Text => terminal::print(&text(&findings, fit, terminal::out_width()))?,
     }
     Ok(if fit { Outcome::Fine } else { Outcome::Findings })
 }
 
-fn text(findings: &[Finding], fit: bool) -> String {
+/// The columns of the level of a finding.
+const WORD: usize = 6;
+
+/// An indented text in lines of at most `columns`.
+fn within(text: &str, indent: usize, columns: Option<usize>) -> String {
+    let text = format!("{:indent$}{text}", "");
+    columns.map_or_else(|| text.clone(), |columns| fit(&text, columns))
+}
+
+/// The findings as text, in lines of at most `columns`.
+fn text(findings: &[Finding], fit: bool, columns: Option<usize>) -> String {
     let width = findings.iter().map(|f| f.check.len()).max().unwrap_or(0);
     let mut out = String::new();
     for f in findings {
@@ -69,10 +80,14 @@ fn text(findings: &[Finding], fit: bool) -> String {
             Level::Warn => (AnsiColor::Yellow.on_default().bold(), "warn"),
             Level::Fail => (AnsiColor::Red.on_default().bold(), "FAIL"),
         };
-        let means = paint(DIM, &format!("{:width$}  {}", "", f.means));
-        out.push_str(&format!("{}  {:<width$}  {}\n      {means}\n", paint(style, word), f.check, f.found));
+        let indent = WORD + width + 2;
+        let beside = |text: &str| within(text, indent, columns);
+        let means = paint(DIM, &beside(&f.means));
+        let found = beside(&f.found);
+        let found = found.trim_start();
+        out.push_str(&format!("{}  {:<width$}  {found}\n{means}\n", paint(style, word), f.check));
         if let Some(remedy) = &f.remedy {
-            out.push_str(&format!("      {:width$}  how to fix it: {remedy}\n", ""));
+            out.push_str(&format!("{}\n", beside(&format!("how to fix it: {remedy}"))));
         }
     }
     out.push_str(match fit {

@@ -1,7 +1,8 @@
 //! `outrigger node`: keeps pods running on this machine.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -159,26 +160,50 @@ impl Reading {
     }
 }
 
-/// Creates the pods of a run from its record; an error if the record is invalid.
-fn read(record: &RunRecord, runtime: RuntimeArg, restricted: bool) -> Result<Work, String> {
+/// Creates the pods of a run from its record, with the warnings about them; an error if the record is invalid.
+fn read(
+    record: &RunRecord,
+    runtime: RuntimeArg,
+    restricted: bool,
+) -> Result<(Work, Vec<Diagnostic>), String> {
     let mut reading: Reading = serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
     reading.restricted |= restricted;
     reading.keeps_trying = true;
     let sources = record.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect();
     let shown = |all: &[Diagnostic], sources: &[SourceFile]| render(all, sources, false);
-    let (work, _) = run::read_work(sources, &reading, runtime, None).map_err(|failure| match failure {
-        Failure::Manifest(all, sources) => shown(&all, &sources),
-        Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
-        Failure::Logged => "the log tells why".to_owned(),
-    })?;
+    let (work, mut warnings) =
+        run::read_work(sources, &reading, runtime, None).map_err(|failure| match failure {
+            Failure::Manifest(all, sources) => shown(&all, &sources),
+            Failure::Input(e) | Failure::Own(e) => format!("{e:#}"),
+            Failure::Logged => "the log tells why".to_owned(),
+        })?;
     let mut findings = match runtime {
         RuntimeArg::Embedded => confinement::check(&work),
         RuntimeArg::Cri => confinement::check_cri(&work),
     };
     findings.retain(|d| d.severity == Severity::Error);
+    warnings.retain(|d| d.severity == Severity::Warning);
     match findings.is_empty() {
-        true => Ok(work),
+        true => Ok((work, warnings)),
         false => Err(shown(&findings, &work.sources)),
+    }
+}
+
+/// Says once what is to be warned about in each file of `--manifests`. `outrigger run -d` has said it itself.
+#[derive(Default)]
+struct Warned(Mutex<BTreeMap<PathBuf, String>>);
+
+impl Warned {
+    /// The warnings about a file as text, if they are not those of the last time it was read.
+    fn news(&self, file: &Path, warnings: &[Diagnostic], sources: &[SourceFile]) -> Option<String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.is_empty() {
+            known.remove(file);
+            return None;
+        }
+        let text = render(warnings, sources, false);
+        let before = known.insert(file.to_owned(), text.clone());
+        (before.as_ref() != Some(&text)).then_some(text)
     }
 }
 
@@ -265,10 +290,18 @@ fn options(args: &Args, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     let read_args = ReadArgs::with_feature_gates(args.feature_gates.clone());
     let reading = Reading { read: read_args, ..Reading::default() }.to_json()?;
     let (runtime, restricted) = (args.runtime, args.restricted);
+    let warned = Warned::default();
     Ok(NodeOptions {
         state_dir,
         manifests: manifests.transpose()?,
-        read: Arc::new(move |record| read(record, runtime, restricted)),
+        read: Arc::new(move |record| {
+            let (work, warnings) = read(record, runtime, restricted)?;
+            let file = record.manifest.as_deref();
+            if let Some(text) = file.and_then(|file| warned.news(file, &warnings, &work.sources)) {
+                terminal::eprint(&text);
+            }
+            Ok(work)
+        }),
         read_file: Arc::new(move |path, text| {
             let name = path.display().to_string();
             RunRecord {
@@ -364,6 +397,13 @@ mod tests {
         let record = (options.read_file)("/pods/p.yaml".into(), pod.to_owned());
         let work = (options.read)(&record).expect("work");
         assert!(work.pods[0].plan.dialects.is_empty(), "{:?}", work.pods[0].plan.dialects);
+        let (work, warnings) = read(&record, RuntimeArg::Embedded, false).expect("work");
+        let warned = Warned::default();
+        let news = |warnings: &[Diagnostic]| warned.news(Path::new("/pods/p.yaml"), warnings, &work.sources);
+        assert!(news(&warnings).is_some_and(|text| text.contains("warning[kep-gate]")), "{warnings:?}");
+        assert_eq!(news(&warnings), None, "once");
+        assert_eq!(news(&[]), None, "it was corrected");
+        assert!(news(&warnings).is_some(), "it is there again");
         let other = crate::cli::Cli::try_parse_from(["outrigger", "node", "--feature-gates", "Nothing=true"]);
         assert!(other.expect_err("no such gate").to_string().contains("unknown feature gate"));
     }
