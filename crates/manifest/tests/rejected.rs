@@ -188,11 +188,45 @@ fn marks_that_are_followed_make_a_sidecar() {
     table.push((two("", "", "") + list, &["one", "two"]));
     table.push((two("", "", "") + init + list, &["one", "two"]));
     table.push((two("", "", "") + "  sidecarContainers: []\n", &[]));
+    let named = "  annotations: {outrigger.dev/sidecars: side}\n";
+    table.push((two(named, "", "sidecar: true"), &["side"]));
+    table.push((two("", "", "sidecar: true\nrestartPolicy: OnFailure"), &["side"]));
     for (text, sidecars) in table {
         for way in [Way::First, Way::Native] {
             let fixed = followed(&text, way);
             assert_eq!(result(&fixed).0, sidecars, "{text}\nbecame\n{fixed}");
         }
+    }
+}
+
+#[test]
+fn a_mark_repeats_nothing() {
+    let named = "  annotations: {outrigger.dev/sidecars: 'log, side'}\n";
+    let already = "remove it: `side` is a sidecar already, by the annotation outrigger.dev/sidecars";
+    assert_eq!(hints(&two(named, "", "sidecar: true")), [already]);
+    let policy = hints(&two("", "", "restartPolicy: OnFailure\nsidecar: true")).remove(0);
+    assert!(policy.ends_with("…the rest of `side`, without its `restartPolicy`"), "{policy}");
+    let list = "  sidecarContainers:\n  - name: one\n    image: i\n    restartPolicy: Always\n";
+    let list = hints(&(two("", "", "") + list)).remove(0);
+    assert!(list.ends_with("…the rest of `one`, without its `restartPolicy`"), "{list}");
+}
+
+/// A sidecar starts before the mains and stops after them. A number for it would make a circle.
+#[test]
+fn sidecars_get_no_numbers() {
+    let named = "  annotations: {outrigger.dev/sidecars: side}\n";
+    let third = "  - name: third\n    image: c\n";
+    for (head, app, side, more, expected) in [
+        (named, "startupPhase: post-init", "", "", ""),
+        (named, "startupOrder: 1\nshutdownOrder: 2", "startupOrder: 2\nshutdownOrder: 1", "", ""),
+        (named, "terminationFatalToPod: true\nstartupOrder: 1", "", "", "app: fatal"),
+        (named, "startupPhase: post-init", "", third, "app: start 1\nthird: start 2"),
+        ("", "startupPhase: post-init", "sidecar: true", "", ""),
+        ("", "startupOrder: 1", "lifecycle: {type: Sidecar}", third, "app: start 1\nthird: start 2"),
+    ] {
+        let text = two(head, app, side) + more;
+        let fixed = followed(&text, Way::First);
+        assert_eq!(result(&fixed), (vec!["side".to_owned()], expected.to_owned()), "{text}\nbecame\n{fixed}");
     }
 }
 

@@ -9,6 +9,8 @@ use outrigger_lifecycle::{FieldPath, Segment};
 
 use crate::tree::{Entry, Node};
 
+const SIDECARS: &str = "outrigger.dev/sidecars";
+
 /// The replacement for a field that a type does not have; `None` if it is not one of the rejected spellings.
 /// `path` leads from `root` to the map that has the field.
 pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
@@ -38,7 +40,7 @@ fn is_mark(entry: &Entry) -> Option<bool> {
     let value = entry.value.text()?.to_ascii_lowercase();
     match entry.key.to_ascii_lowercase().as_str() {
         "sidecar" => Some(is_true(&value)),
-        "type" | "lifecycletype" => Some(value == "sidecar"),
+        "type" | "lifecycletype" => Some(is_sidecar_word(&value)),
         _ => None,
     }
 }
@@ -71,11 +73,12 @@ fn mark(entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
             ),
         });
     }
+    if is_named(name, &parent(&parent(&parent(path))), root) {
+        return Some(format!("remove it: `{name}` is a sidecar already, by the annotation {SIDECARS}"));
+    }
     let lifecycle = container.get("lifecycle");
-    let word = lifecycle.filter(|node| !node.is_null());
-    let word = word.and_then(|node| node.text().or_else(|| node.get("type").and_then(Node::text)));
-    let kep = match (lifecycle, word) {
-        (_, Some(word)) if word.eq_ignore_ascii_case("sidecar") => {
+    let kep = match (lifecycle, lifecycle_type(container)) {
+        (_, Some(word)) if is_sidecar_word(word) => {
             return Some(format!("remove it: `{name}` is a sidecar already, by its `lifecycle`"));
         }
         (_, Some(word)) => {
@@ -91,30 +94,32 @@ fn mark(entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
             format!("write this instead, in `{name}`:\n      lifecycle:\n        type: Sidecar")
         }
     };
-    let native = moved(&[name], init_list.is_some());
+    let native = moved(&[container], init_list.is_some());
     Some(format!("{kep}\nor, as Kubernetes 1.29 and later have it, move the container{native}"))
 }
 
 /// `sidecarContainers` of a pod.
 fn separate_list(entry: &Entry, spec: &Node) -> String {
-    let names: Vec<&str> = entry.value.items().unwrap_or_default().iter().filter_map(name).collect();
+    let containers: Vec<&Node> = entry.value.items().unwrap_or_default().iter().collect();
     if entry.value.is_null() || entry.value.items().is_some_and(<[Node]>::is_empty) {
         return "remove it: it has no containers".to_owned();
     }
-    let names = if names.is_empty() { vec!["NAME"] } else { names };
     let has_list = spec.get("initContainers").is_some_and(|list| !list.is_null());
-    format!("move its containers{}", moved(&names, has_list))
+    format!("move its containers{}", moved(&containers, has_list))
 }
 
 /// Containers as native sidecars, at the end of a list that may be there already.
-fn moved(names: &[&str], has_list: bool) -> String {
+fn moved(containers: &[&Node], has_list: bool) -> String {
     let mut out = match has_list {
         true => " to the end of `initContainers`:".to_owned(),
         false => " to `initContainers`:\n    initContainers:".to_owned(),
     };
-    for name in names {
+    for container in containers {
+        let name = name(container).unwrap_or("NAME");
+        // A key must not be there twice.
+        let without = container.get("restartPolicy").map_or("", |_| ", without its `restartPolicy`");
         out.push_str(&format!(
-            "\n    - name: {name}\n      restartPolicy: Always\n      …the rest of `{name}`"
+            "\n    - name: {name}\n      restartPolicy: Always\n      …the rest of `{name}`{without}"
         ));
     }
     out
@@ -137,6 +142,23 @@ fn parent(path: &FieldPath) -> FieldPath {
 
 fn name(container: &Node) -> Option<&str> {
     container.get("name").and_then(Node::text).filter(|name| !name.is_empty())
+}
+
+/// Whether the annotation of a pod, at `pod`, names a container as a sidecar.
+fn is_named(container: &str, pod: &FieldPath, root: &Node) -> bool {
+    let annotation = root.at(&pod.clone().field("metadata").field("annotations").field(SIDECARS));
+    let names = annotation.and_then(Node::text).unwrap_or_default();
+    names.split(',').any(|name| name.trim() == container)
+}
+
+/// The word in `lifecycle: WORD` or `lifecycle: {type: WORD}` of a container.
+fn lifecycle_type(container: &Node) -> Option<&str> {
+    let lifecycle = container.get("lifecycle").filter(|node| !node.is_null())?;
+    lifecycle.text().or_else(|| lifecycle.get("type").and_then(Node::text))
+}
+
+fn is_sidecar_word(word: &str) -> bool {
+    word.eq_ignore_ascii_case("sidecar")
 }
 
 /// A field by its lower-case name.

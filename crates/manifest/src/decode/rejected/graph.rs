@@ -2,7 +2,7 @@
 
 use outrigger_lifecycle::{FieldPath, List};
 
-use super::{field, is_true, name, parent};
+use super::{field, is_mark, is_named, is_sidecar_word, is_true, lifecycle_type, name, parent};
 use crate::tree::{Entry, Node, Value};
 
 const ANNOTATION: &str = "outrigger.dev/depends-on";
@@ -23,6 +23,9 @@ pub(super) fn hint(pod: &FieldPath, entry: &Entry, root: &Node) -> String {
     let pod = Pod::new(pod, root);
     if let Some(why) = pod.says_nothing(entry) {
         return format!("remove it: {why}");
+    }
+    if pod.wishes().is_empty() {
+        return "remove it: it orders nothing".to_owned();
     }
     // All fields of the pod share one annotation, which is shown at the first of them.
     match pod.first() {
@@ -106,9 +109,6 @@ impl<'n> Pod<'n> {
     /// The annotation that replaces all fields of the pod.
     fn annotation(&self) -> String {
         let wishes = self.wishes();
-        if wishes.is_empty() {
-            return "remove it: it orders nothing".to_owned();
-        }
         let annotations = self.path.clone().field("metadata").field("annotations");
         if let Some(node) = self.root.at(&annotations.clone().field(ANNOTATION)).filter(|n| !n.is_null()) {
             let text = node.text().unwrap_or_default();
@@ -168,9 +168,13 @@ impl<'n> Pod<'n> {
             let all = dependencies(&entry.value).into_iter().filter(known);
             out.extend(all.map(|(name, need)| format!("{name}{need}")));
         }
+        // A sidecar starts before the mains and stops after them. A number would contradict that.
+        if self.ordered(list).count() < 2 || self.is_sidecar(list, container) {
+            return out;
+        }
         if let Some(n) = number(container, "startuporder").or(self.other_number(list, "startuporder")) {
             out.push(format!("start {n}"));
-        } else if self.listed(list).any(|c| field(c, "startupphase").is_some()) {
+        } else if self.ordered(list).any(|c| field(c, "startupphase").is_some()) {
             // Of the proposed phases, only `default` is for main containers.
             let phase = field(container, "startupphase").and_then(|entry| entry.value.text());
             let is_default = phase.unwrap_or("default").eq_ignore_ascii_case("default");
@@ -185,13 +189,23 @@ impl<'n> Pod<'n> {
     /// The number for containers without one, when only one container of the list is numbered: a single number
     /// orders nothing. If that container is first, the others come after it; otherwise they come before it.
     fn other_number(&self, list: List, key: &str) -> Option<i64> {
-        let mut numbers = self.listed(list).filter_map(|c| number(c, key));
+        let mut numbers = self.ordered(list).filter_map(|c| number(c, key));
         let only = numbers.next().filter(|_| numbers.next().is_none())?;
         Some(if only > 1 { 1 } else { only.saturating_add(1) })
     }
 
-    fn listed(&self, list: List) -> impl Iterator<Item = &'n Node> {
-        self.containers.iter().filter(move |(of, _)| *of == list).map(|(_, c)| *c)
+    /// The containers of a list that numbers order.
+    fn ordered(&self, list: List) -> impl Iterator<Item = &'n Node> {
+        let all = self.containers.iter().filter(move |(of, c)| *of == list && !self.is_sidecar(list, c));
+        all.map(|(_, c)| *c)
+    }
+
+    /// Whether a container of `spec.containers` is a sidecar, or is one when the other hints are followed.
+    fn is_sidecar(&self, list: List, container: &Node) -> bool {
+        let is_marked = || container.entries().unwrap_or_default().iter().any(|e| is_mark(e) == Some(true));
+        let by_name = || name(container).is_some_and(|name| is_named(name, self.path, self.root));
+        list == List::Main
+            && (is_marked() || lifecycle_type(container).is_some_and(is_sidecar_word) || by_name())
     }
 }
 
