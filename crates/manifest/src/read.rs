@@ -1,14 +1,14 @@
 //! Reads sources into a manifest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use outrigger_lifecycle::{
-    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, check_schedule,
-    validate_job_fields,
+    ANNOTATION_PREFIX, Companions, ContainerRef, FieldPath, List, POD_BACKOFF, PodInput, Segment, Severity,
+    check_schedule, validate_job_fields,
 };
 use serde::de::DeserializeOwned;
 
@@ -469,6 +469,7 @@ impl Reader<'_> {
             self.first_of_its_name(workload.kind(), &owner.namespace, &owner.name, &node, &mut more);
         let has_template = check_template(&workload, &node, &mut more);
         check_job(&workload, &node, &mut more);
+        check_annotations(&workload, &node, &mut more);
         let fits = self.check_count(&workload, &node, place, &mut more);
         more.retain(|d| !d.follows_from(&out[before..]));
         out.extend(more);
@@ -518,7 +519,20 @@ impl Reader<'_> {
         let written = metadata.name.as_deref().filter(|name| !name.is_empty());
         let generate = metadata.generate_name.as_deref().filter(|name| !name.is_empty());
         let name = match (written, generate) {
-            (Some(name), _) => name.to_owned(),
+            (Some(name), _) => match job_name_bytes_max(kind).filter(|max| name.len() > *max) {
+                Some(max) => {
+                    let name_path = FieldPath::root().field("metadata").field("name");
+                    let span = node.at(&name_path).map_or(node.head(), Node::head);
+                    let message =
+                        format!("the name of this {kind} has {} characters, {max} are allowed", name.len());
+                    out.push(
+                        Diagnostic::error(span, message).hint("pods get the name of their Job as a label"),
+                    );
+                    // Only for what else is wrong with it.
+                    names::join("unnamed-", &nth)
+                }
+                None => name.to_owned(),
+            },
             (None, Some(base)) => {
                 names::join(base, &names::suffix(5, &["generateName", kind, &namespace, base, &nth]))
             }
@@ -614,6 +628,15 @@ fn is_compose(node: &Node) -> bool {
     services.iter().any(|service| service.value.get("image").or(service.value.get("build")).is_some())
 }
 
+/// The longest name of a Job, whose pods have it as a label. The Jobs of a CronJob have its name and a suffix.
+fn job_name_bytes_max(kind: &str) -> Option<usize> {
+    match kind {
+        "Job" => Some(63),
+        "CronJob" => Some(52),
+        _ => None,
+    }
+}
+
 fn no_name(node: &Node, kind: &str) -> Diagnostic {
     let span = node.entry("metadata").map_or(node.head(), |entry| entry.key_span);
     Diagnostic::error(span, format!("missing field `metadata.name` of this {kind}"))
@@ -698,6 +721,43 @@ fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     if spec.ttl_seconds_after_finished.is_some() {
         let message = "`ttlSecondsAfterFinished` is ignored: nothing of the Job is left when the run ends";
         out.push(Diagnostic::warning(place(FieldPath::spec("ttlSecondsAfterFinished")), message));
+    }
+}
+
+/// Warnings about annotations of Outrigger that a workload has for itself: nearly all of them are for pods.
+fn check_annotations(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
+    let metadata = |path: FieldPath| path.field("metadata").field("annotations");
+    let template = workload.template_path();
+    if template.0.is_empty() {
+        return;
+    }
+    let own = metadata(FieldPath::root());
+    // A CronJob has the Job inside it.
+    let of_job = match workload {
+        Workload::Job(_) => Some(own.clone()),
+        Workload::CronJob(_) => Some(metadata(FieldPath::spec("jobTemplate"))),
+        _ => None,
+    };
+    let pods = metadata(template);
+    for place in BTreeSet::from([own.clone(), of_job.clone().unwrap_or(own)]) {
+        for entry in node.at(&place).and_then(Node::entries).unwrap_or_default() {
+            let name = &*entry.key;
+            let belongs = match &of_job {
+                Some(of_job) if name == POD_BACKOFF => of_job,
+                _ => &pods,
+            };
+            if !name.starts_with(ANNOTATION_PREFIX) || *belongs == place {
+                continue;
+            }
+            let message = format!("{name} has no effect in `{place}` of a {}", workload.kind());
+            let hint = match (name, &of_job) {
+                (POD_BACKOFF, None) => "remove it: only a Job waits between its pods".to_owned(),
+                _ => format!("move it to `{belongs}`"),
+            };
+            let mut diagnostic = Diagnostic::warning(entry.key_span, message).hint(hint);
+            diagnostic.code = Some("option");
+            out.push(diagnostic);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use outrigger_manifest::{Manifest, ReadOptions, Severity, SourceFile, Workload, read, render};
+use outrigger_lifecycle::FeatureGates;
+use outrigger_manifest::{Manifest, ReadOptions, Severity, SourceFile, Workload, check, read, render};
 
 fn read_with(text: &str, options: &ReadOptions) -> Result<Manifest, String> {
     let sources = [SourceFile::new("w.yaml", text)];
@@ -171,6 +172,108 @@ fn a_schedule_that_is_not_followed_is_said() {
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(said[0].message, "the schedule is not followed: the Job of this CronJob runs once, now");
     assert_eq!(SourceFile::new("w.yaml", cron).position(said[0].span.unwrap().start).line, 5);
+}
+
+/// Annotations of a workload's own metadata do not reach its pods, and a pod does not use those of a Job.
+#[test]
+fn annotations_in_the_wrong_metadata_are_said() {
+    let pod = "spec: {restartPolicy: Never, containers: [{name: a, image: i}, {name: s, image: i}]}";
+    let wrong = "metadata: {name: w, annotations: {outrigger.dev/sidecars: s, a/b: c, outrigger.dev/pod-backoff: 1s..2s}}";
+    let inner = "metadata: {annotations: {outrigger.dev/sidecars: s, outrigger.dev/pod-backoff: 1s..2s}}";
+    let job =
+        format!("apiVersion: batch/v1\nkind: Job\n{wrong}\nspec:\n  template:\n    {inner}\n    {pod}\n");
+    let cron = format!(
+        "apiVersion: batch/v1\nkind: CronJob\n{wrong}\nspec:\n  schedule: '@daily'\n  jobTemplate:\n    {inner}\n    \
+         spec:\n      template:\n        {pod}\n"
+    );
+    let set = format!(
+        "apiVersion: apps/v1\nkind: DaemonSet\n{wrong}\nspec:\n  selector: {{matchLabels: {{a: b}}}}\n  template:\n    \
+         metadata: {{labels: {{a: b}}}}\n    {}\n",
+        pod.replace("restartPolicy: Never, ", "")
+    );
+    let of_job = "move it to `spec.template.metadata.annotations`";
+    let of_cron = "move it to `spec.jobTemplate.spec.template.metadata.annotations`";
+    let tables: [(&str, &[(usize, &str, &str)]); 3] = [
+        (
+            &job,
+            &[
+                (3, "sidecars has no effect in `metadata.annotations` of a Job", of_job),
+                (6, "pod-backoff has no effect on a pod", "move it to the Job's own `metadata.annotations`"),
+            ],
+        ),
+        (
+            &cron,
+            &[
+                (3, "sidecars has no effect in `metadata.annotations` of a CronJob", of_cron),
+                (
+                    3,
+                    "pod-backoff has no effect in `metadata.annotations` of a CronJob",
+                    "move it to `spec.jobTemplate.metadata.annotations`",
+                ),
+                (
+                    7,
+                    "sidecars has no effect in `spec.jobTemplate.metadata.annotations` of a CronJob",
+                    of_cron,
+                ),
+            ],
+        ),
+        (
+            &set,
+            &[
+                (3, "sidecars has no effect in `metadata.annotations` of a DaemonSet", of_job),
+                (
+                    3,
+                    "pod-backoff has no effect in `metadata.annotations` of a DaemonSet",
+                    "remove it: only a Job waits between its pods",
+                ),
+            ],
+        ),
+    ];
+    for (text, expected) in tables {
+        let source = SourceFile::new("w.yaml", text);
+        let read = manifest(text);
+        let mut said = read.warnings.clone();
+        said.extend(check(&read, &FeatureGates::default()).into_iter().flat_map(|c| c.diagnostics));
+        let said = said.iter().filter(|d| d.code == Some("option"));
+        let said: Vec<_> = said
+            .map(|d| {
+                let line = source.position(d.span.unwrap().start).line;
+                (line, d.message.strip_prefix("outrigger.dev/").unwrap(), d.hint.as_deref().unwrap())
+            })
+            .collect();
+        assert_eq!(said, expected, "{text}");
+    }
+}
+
+#[test]
+fn an_init_container_in_the_list_of_sidecars_is_called_one() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {outrigger.dev/sidecars: setup}}\nspec:\n  \
+               initContainers: [{name: setup, image: i}]\n  containers: [{name: a, image: i}]\n";
+    let said = check(&manifest(pod), &FeatureGates::default()).remove(0).diagnostics;
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].message, "`setup` is an init container, which runs to completion");
+}
+
+#[test]
+fn a_name_that_is_too_long_for_a_job_is_refused_where_it_is() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: NAME\nspec:\n  template:\n    \
+               spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
+    let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata:\n  name: NAME\nspec:\n  schedule: '@daily'\n  jobTemplate:\n    \
+                spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
+    for (kind, text, max) in [("Job", job, 63), ("CronJob", cron, 52)] {
+        let fits = text.replace("NAME", &"a".repeat(max));
+        assert!(
+            check(&manifest(&fits), &FeatureGates::default()).iter().all(|c| c.planned.is_some()),
+            "{kind}"
+        );
+        let source = SourceFile::new("w.yaml", text.replace("NAME", &"a".repeat(max + 1)));
+        let refused = read(std::slice::from_ref(&source), &ReadOptions::default()).expect_err("too long").0;
+        let errors: Vec<_> = refused.iter().filter(|d| d.severity == Severity::Error).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let message = format!("the name of this {kind} has {} characters, {max} are allowed", max + 1);
+        assert_eq!(errors[0].message, message);
+        assert_eq!(source.position(errors[0].span.unwrap().start).line, 4);
+    }
 }
 
 /// CloneSet and the advanced sets of OpenKruise, which its launch priorities are often used with.

@@ -118,6 +118,14 @@ fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
                 }
             }
             Some(index) if draft.plan.containers[index].role == Role::Sidecar => {}
+            Some(index) if draft.plan.containers[index].place.list == List::Init => {
+                let hint = "write `restartPolicy: Always` into the init container to make it a sidecar, or remove the name here";
+                let message = format!("`{name}` is an init container, which runs to completion");
+                let finding = Finding::error("kep-name", path(), message)
+                    .related(draft.plan.containers[index].place.path(), "the init container")
+                    .hint(hint);
+                draft.findings.push(finding);
+            }
             _ => {
                 let names: Vec<&str> = draft.spec.containers.iter().map(|c| c.name.as_str()).collect();
                 let finding = Finding::error("kep-name", path(), format!("there is no container `{name}`"))

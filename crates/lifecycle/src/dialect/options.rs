@@ -2,6 +2,7 @@
 //! author.
 
 use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest, terminator};
+use crate::job::POD_BACKOFF;
 use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
 
@@ -294,11 +295,14 @@ fn unknown(draft: &mut Draft<'_>) {
         if !name.starts_with(ANNOTATION_PREFIX) || KNOWN.contains(&name.as_str()) {
             continue;
         }
-        let mut finding = Finding::warning(
-            "option",
-            FieldPath::annotation(name.clone()),
-            format!("unknown annotation {name}"),
-        );
+        let path = FieldPath::annotation(name.clone());
+        if name == POD_BACKOFF {
+            let message = format!("{name} has no effect on a pod");
+            let hint = "move it to the Job's own `metadata.annotations`";
+            draft.findings.push(Finding::warning("option", path, message).hint(hint));
+            continue;
+        }
+        let mut finding = Finding::warning("option", path, format!("unknown annotation {name}"));
         if let Some(near) = nearest(name, KNOWN.into_iter()) {
             finding = finding.hint(format!("did you mean {near}?"));
         }
