@@ -28,7 +28,11 @@ const SHELLS: [&str; 6] = ["sh", "bash", "ash", "dash", "zsh", "ksh"];
 /// How long a command runs at least, as far as that can be seen. In doubt, no time at all.
 pub(super) fn command(words: &[String]) -> AtLeast {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let words = match words.as_slice() {
+        [env, rest @ ..] if base_name(env) == "env" => rest,
+        words => words,
+    };
+    match words {
         [shell, option, script, ..]
             if SHELLS.contains(&base_name(shell)) && option.starts_with('-') && option.ends_with('c') =>
         {
@@ -116,6 +120,9 @@ mod tests {
         for (words, expected) in [
             (&["sleep", "infinity"][..], forever),
             (&["/bin/sleep", "inf"], forever),
+            (&["/usr/bin/env", "sleep", "infinity"], forever),
+            (&["env", "sh", "-c", "sleep infinity"], forever),
+            (&["env", "true"], seconds(0)),
             (&["sleep", "1m", "30"], seconds(90)),
             (&["sleep", "0.5h"], seconds(1_800)),
             (&["sleep"], seconds(0)),
