@@ -45,7 +45,9 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
 pub(crate) fn of_start(error: &RuntimeError) -> Option<StartCause> {
     match error {
         RuntimeError::User { cause: UserFault::RootForbidden, .. } => Some(StartCause::RootForbidden),
-        RuntimeError::User { cause: UserFault::NoSuchId, .. } => Some(StartCause::NoSuchId),
+        RuntimeError::User { cause: UserFault::NoSuchId | UserFault::NoSuchName, .. } => {
+            Some(StartCause::NoSuchId)
+        }
         RuntimeError::Config(_)
         | RuntimeError::Create(_)
         | RuntimeError::HostPort { .. }

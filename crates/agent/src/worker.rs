@@ -604,15 +604,19 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn write_entries(&mut self, stamp: Stamp) {
-        let mut failed = false;
-        for entry in std::mem::take(&mut self.entries) {
-            let failure = match self.on_failure {
-                OnFailure::Stop if !failed => failure(&entry, self.engine.plan(), self.engine.observation()),
-                OnFailure::StopIfHopeless if !failed && is_hopeless(&entry.event) => {
-                    failure(&entry, self.engine.plan(), self.engine.observation())
+        let mut end = None;
+        let grace_ms = self.pod.options.grace_ms;
+        for mut entry in std::mem::take(&mut self.entries) {
+            let mut failure = failure(&entry, self.engine.plan(), self.engine.observation());
+            match self.on_failure {
+                _ if end.is_some() => failure = None,
+                OnFailure::Stop if failure.is_some() => end = Some(Event::StopRequested { grace_ms }),
+                OnFailure::StopIfHopeless if failure.is_some() && is_hopeless(&entry.event) => {
+                    end = Some(Event::CannotStart { container: entry.container, grace_ms });
+                    not_retried(&mut entry.event);
                 }
-                OnFailure::Stop | OnFailure::StopIfHopeless | OnFailure::Retry => None,
-            };
+                OnFailure::Stop | OnFailure::StopIfHopeless | OnFailure::Retry => failure = None,
+            }
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
@@ -620,13 +624,12 @@ impl<R: Runtime> Worker<R> {
             self.events.emit(PodEventKind::Trace { entry: Arc::new(entry), exact });
             if let Some(failure) = failure {
                 self.events.emit(PodEventKind::Failed(failure));
-                failed = true;
             }
         }
-        if failed {
+        if let Some(end) = end {
             // At once, before the next step starts the container again. It is the stop the run is about to
             // request: with its grace period, and in the trace before anything is signalled.
-            self.handle(Event::StopRequested { grace_ms: self.pod.options.grace_ms });
+            self.handle(end);
         }
     }
 
@@ -717,7 +720,7 @@ fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
     !decision.actions.iter().any(|action| matches!(action, Action::BeginStop { .. }))
 }
 
-/// Describes an entry that is a failure which would be retried, or after which the pod can only fail.
+/// Whether an entry is a failure that waiting cannot heal.
 fn is_hopeless(event: &TraceEvent) -> bool {
     let outlook = match event {
         TraceEvent::PullFailed { cause, .. } => cause.map(PullCause::outlook),
@@ -728,6 +731,17 @@ fn is_hopeless(event: &TraceEvent) -> bool {
     outlook == Some(Outlook::Hopeless)
 }
 
+/// Removes the time of the next attempt: there is none.
+fn not_retried(event: &mut TraceEvent) {
+    if let TraceEvent::PullFailed { retry_in_ms, .. }
+    | TraceEvent::SandboxFailed { retry_in_ms, .. }
+    | TraceEvent::StartFailed { retry_in_ms, .. } = event
+    {
+        *retry_in_ms = None;
+    }
+}
+
+/// Describes an entry that is a failure which would be retried, or after which the pod can only fail.
 fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;

@@ -49,6 +49,12 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
         StopCause::SandboxLost => {
             "lost its sandbox, and restartPolicy Never does not let it start again".to_owned()
         }
+        StopCause::CannotStart { container: Some(container) } => {
+            format!("container `{}` cannot start, and trying again cannot help", name(container))
+        }
+        StopCause::CannotStart { container: None } => {
+            "cannot be set up, and trying again cannot help".to_owned()
+        }
         StopCause::NodeShutdown => "was stopped because the machine shuts down".to_owned(),
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];

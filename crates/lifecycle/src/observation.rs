@@ -419,6 +419,11 @@ pub enum StopCause {
     },
     /// The sandbox was lost and must not be created again.
     SandboxLost,
+    /// It, or one of its containers, can never start, and is not tried again.
+    CannotStart {
+        /// Which; `None`: the pod itself.
+        container: Option<usize>,
+    },
     /// The machine is shutting down.
     NodeShutdown,
     /// A volume exceeds its limit (R5.21).

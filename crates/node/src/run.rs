@@ -217,7 +217,15 @@ impl<R: Runtime> Foreground<R> {
                 self.controllers.iter_mut().for_each(|c| c.ended(*pod, *result, now));
                 self.end.pod_ended(result)
             }
-            Happened::Failed(failure) => self.end.failure(failure),
+            Happened::Failed(pod, failure) => {
+                if let Some(note) = self.end.hopeless(failure) {
+                    self.output.note(&note);
+                    // It would only make the next pod that cannot start. The others go on.
+                    let grace_ms = self.supervisor.grace_ms();
+                    self.controllers.iter_mut().filter(|c| c.owns(*pod)).for_each(|c| c.stop(grace_ms));
+                }
+                self.end.failure(failure)
+            }
         }
     }
 
@@ -273,7 +281,11 @@ impl<R: Runtime> Foreground<R> {
         match self.signals.first {
             _ if self.supervisor.broken => OWN_FAILURE,
             Some(code) => code,
-            None => self.end.exit_code.unwrap_or_else(|| exit_code(results)),
+            // A workload that is stopped has succeeded, but not if its pods could never start.
+            None => match self.end.exit_code.unwrap_or_else(|| exit_code(results)) {
+                0 => u8::from(self.end.has_hopeless),
+                code => code,
+            },
         }
     }
 }
@@ -291,6 +303,8 @@ struct EarlyEnd {
     is_over: bool,
     /// The exit code in this case.
     exit_code: Option<u8>,
+    /// A pod could never start.
+    has_hopeless: bool,
 }
 
 impl EarlyEnd {
@@ -301,6 +315,7 @@ impl EarlyEnd {
             on_failure: options.on_failure,
             is_over: false,
             exit_code: None,
+            has_hopeless: false,
         }
     }
 
@@ -321,18 +336,21 @@ impl EarlyEnd {
         self.end(TIMED_OUT, format!("--timeout: {time} passed; stopping in order"))
     }
 
+    /// Notes a pod that ends because it can never start. Returns the message to print.
+    fn hopeless(&mut self, failure: &Failure) -> Option<String> {
+        if self.on_failure != OnFailure::StopIfHopeless {
+            return None;
+        }
+        self.has_hopeless = true;
+        (!self.is_over).then(|| format!("{}; trying again cannot help: its pod ends", failure.text))
+    }
+
     fn failure(&mut self, failure: &Failure) -> Option<String> {
-        if self.on_failure == OnFailure::Retry || self.is_over {
+        if self.on_failure != OnFailure::Stop || self.is_over {
             return None;
         }
         let code = failure.code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
-        let reason = match self.on_failure {
-            OnFailure::StopIfHopeless => {
-                format!("{}; trying again cannot help; stopping in order", failure.text)
-            }
-            OnFailure::Stop | OnFailure::Retry => format!("--fail-fast: {}; stopping in order", failure.text),
-        };
-        self.end(code.unwrap_or(1), reason)
+        self.end(code.unwrap_or(1), format!("--fail-fast: {}; stopping in order", failure.text))
     }
 
     fn pod_ended(&mut self, result: &PodResult) -> Option<String> {

@@ -53,7 +53,7 @@ pub(crate) enum Happened {
     /// A pod has ended and was removed.
     Ended(usize, PodResult, EndCause),
     /// A retriable failure; only if the run stops at the first failure.
-    Failed(Failure),
+    Failed(usize, Failure),
 }
 
 impl Sinks {
@@ -113,7 +113,7 @@ impl Sinks {
                 self.output.note(&lost_text(name(container), files));
                 None
             }
-            PodEventKind::Failed(failure) => Some(Happened::Failed(failure)),
+            PodEventKind::Failed(failure) => Some(Happened::Failed(number, failure)),
             PodEventKind::Ended { result, cause } => {
                 self.status_file.is_over(number);
                 self.registry.leave(number);

@@ -694,12 +694,16 @@ pub enum UserFault {
     RootForbidden,
     /// There is no such user or group where the container would run.
     NoSuchId,
+    /// The image names a user or group that its own tables do not have.
+    NoSuchName,
 }
 
 impl RuntimeError {
     /// Kubernetes' waiting or terminated reason for this failure (R5.46, R5.47).
     pub fn reason(&self) -> &'static str {
         match self {
+            // The kubelet leaves names to the container runtime.
+            RuntimeError::User { cause: UserFault::NoSuchName, .. } => "CreateContainerError",
             RuntimeError::Config(_) | RuntimeError::User { .. } => "CreateContainerConfigError",
             RuntimeError::Create(_) | RuntimeError::HostPort { .. } | RuntimeError::NotFound { .. } => {
                 "CreateContainerError"

@@ -298,6 +298,11 @@ fn what_ends_a_pod() {
             "container `a` waits for `i`, which has ended and will not be restarted",
         ),
         (StopCause::NodeShutdown, "was stopped because the machine shuts down"),
+        (
+            StopCause::CannotStart { container: Some(1) },
+            "container `a` cannot start, and trying again cannot help",
+        ),
+        (StopCause::CannotStart { container: None }, "cannot be set up, and trying again cannot help"),
         (StopCause::SandboxLost, "lost its sandbox, and restartPolicy Never does not let it start again"),
         (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {

@@ -109,6 +109,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         }
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
+        StopCause::CannotStart { .. } => ("CannotStart", explain_stop(plan, obs, cause)),
         // The kubelet's exact wording.
         StopCause::NodeShutdown => {
             ("Terminated", "Pod was terminated in response to imminent node shutdown.".to_owned())

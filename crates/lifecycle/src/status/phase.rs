@@ -91,6 +91,7 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
             | StopCause::DeadlineExceeded
             | StopCause::GateNeverOpens { .. }
             | StopCause::SandboxLost
+            | StopCause::CannotStart { .. }
             | StopCause::NodeShutdown
             | StopCause::VolumeFull { .. } => return Some(Phase::Failed),
             StopCause::Deleted | StopCause::Completed | StopCause::Fatal { .. } => {}

@@ -385,6 +385,8 @@ pub enum StopReason {
     GateNeverOpens,
     /// Its sandbox died, and it may not begin again.
     SandboxLost,
+    /// It, or one of its containers, can never start.
+    CannotStart,
     /// The machine shuts down.
     NodeShutdown,
     /// A volume holds more than it may.
@@ -402,6 +404,7 @@ impl StopReason {
             StopReason::Fatal => "fatal",
             StopReason::GateNeverOpens => "gate-never-opens",
             StopReason::SandboxLost => "sandbox-lost",
+            StopReason::CannotStart => "cannot-start",
             StopReason::NodeShutdown => "node-shutdown",
             StopReason::VolumeFull => "volume-full",
         }

@@ -103,7 +103,9 @@ impl Recorder {
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
                 push(out, now, None, TraceEvent::SandboxLost);
             }
-            Event::StopRequested { .. } | Event::NodeShutdown { .. } => self.stop(plan, obs, now, out),
+            Event::StopRequested { .. } | Event::CannotStart { .. } | Event::NodeShutdown { .. } => {
+                self.stop(plan, obs, now, out)
+            }
             Event::ImageReady { container }
             | Event::ImageFailed { container, .. }
             | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),

@@ -43,6 +43,7 @@ pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> TraceEv
             (StopReason::GateNeverOpens, Some(container), Some(on))
         }
         StopCause::SandboxLost => (StopReason::SandboxLost, None, None),
+        StopCause::CannotStart { container } => (StopReason::CannotStart, container, None),
         StopCause::NodeShutdown => (StopReason::NodeShutdown, None, None),
         StopCause::VolumeFull { .. } => (StopReason::VolumeFull, None, None),
     };

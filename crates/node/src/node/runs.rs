@@ -271,7 +271,7 @@ impl<R: Runtime> Driven<R> {
                 self.workloads.iter_mut().for_each(|w| w.controller.ended(pod, result, now));
             }
             // A node does not stop at the first failure.
-            Happened::Failed(_) => {}
+            Happened::Failed(..) => {}
         }
     }
 

@@ -95,7 +95,7 @@ impl Bench {
                         let now = self.clock.now().time;
                         self.controllers.iter_mut().for_each(|c| c.ended(pod, result, now));
                     }
-                    Happened::Failed(_) => {}
+                    Happened::Failed(..) => {}
                 },
                 () = async { clock.reach(wake.unwrap()).await }, if wake.is_some() => {}
             }

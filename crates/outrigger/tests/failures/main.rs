@@ -343,10 +343,22 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     // The user of an image is known only when it is here: then it ends at once.
     let image = image_of_root(&bench);
     let root = root.replace("IMAGE", &image);
-    bench
-        .case("pulled", &pod(&root))
-        .flags(&["--network", "none"])
-        .says(Ends::With(1), &["image will run as root", "trying again cannot help", "stopping in order"]);
+    bench.case("pulled", &pod(&root)).flags(&["--network", "none"]).says(
+        Ends::With(1),
+        &["image will run as root", "trying again cannot help", "runAsNonRoot", "runAsUser"],
+    );
+    // Only that pod ends. The others go on.
+    let well = pod("    image: IMAGE\n    command: [sh, -c, \"sleep 2; echo all-done\"]\n")
+        .replace("name: web", "name: well");
+    let job = format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: sick}}\nspec:\n  template:\n    spec:\n      restartPolicy: OnFailure\n      \
+         securityContext:\n        runAsNonRoot: true\n      containers:\n      - name: app\n        image: {image}\n        command: [\"true\"]\n"
+    );
+    let said = bench.case("two", &format!("{well}---\n{job}")).flags(&["--network", "none"]).says(
+        Ends::With(1),
+        &["all-done", "trying again cannot help", "two.yaml:20", "set `runAsUser` to a number", "Failed"],
+    );
+    assert!(!said.contains("was asked to stop") && !said.contains("next try"), "{said}");
     // Something that can still be fixed from outside is waited for, and reported.
     bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none", "--fail-fast"]).says(
         Ends::With(1),

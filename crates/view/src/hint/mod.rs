@@ -8,6 +8,7 @@ mod port;
 mod probe;
 mod program;
 mod references;
+mod start;
 mod volume;
 
 use std::collections::BTreeSet;
@@ -122,9 +123,11 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
     match &entry.event {
         TraceEvent::PullFailed { cause, .. } => Some(image::hint(pod, container, path, *cause)),
-        TraceEvent::StartFailed { .. } => {
-            Some(references::below(pod, &path).unwrap_or_else(|| Hint::at(path, String::new())))
-        }
+        TraceEvent::StartFailed { cause, .. } => Some(
+            start::hint(pod, container, &path, *cause)
+                .or_else(|| references::below(pod, &path))
+                .unwrap_or_else(|| Hint::at(path, String::new())),
+        ),
         TraceEvent::Exited { code, reason, killed_for, .. } => {
             program::hint(container, path, *code, *reason, *killed_for)
         }
@@ -190,9 +193,8 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
 fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
     match cause {
         Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
-        Some(SandboxCause::HostPortDenied { port } | SandboxCause::HostPortFailed { port }) => {
-            port::refused(pod, port)
-        }
+        Some(SandboxCause::HostPortDenied { port }) => port::denied(pod, port),
+        Some(SandboxCause::HostPortFailed { port }) => port::refused(pod, port),
         Some(SandboxCause::HostPathMissing { volume }) => volume::missing(pod, volume),
         Some(SandboxCause::HostPathType { volume }) => volume::of_another_type(volume),
         Some(SandboxCause::VolumeFailed { volume }) => {

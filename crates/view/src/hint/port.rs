@@ -29,6 +29,14 @@ pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
     another(pod, number, "stop what listens there")
 }
 
+/// The port needs more privileges. The message says how to get them.
+pub(super) fn denied(pod: Subject<'_>, number: u16) -> Hint {
+    match written(pod, number) {
+        Some(path) => Hint::at(path, "write a hostPort from 1024 up, or run it with sudo"),
+        None => Hint::nowhere("give --publish a port from 1024 up, or run it with sudo"),
+    }
+}
+
 fn another(pod: Subject<'_>, number: u16, stop: &str) -> Hint {
     match written(pod, number) {
         Some(path) => Hint::at(path, format!("{stop}, or write another hostPort")),

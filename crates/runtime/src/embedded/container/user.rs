@@ -180,9 +180,10 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
         (Ok(uid), _) => uid,
         (Err(_), Some(entry)) => entry.uid,
         (Err(name), None) => {
-            return Err(Fault::create(format!(
-                "unable to find user {name}: no matching entries in passwd file"
-            )));
+            return Err(Fault::user(
+                UserFault::NoSuchName,
+                format!("unable to find user {name}: no matching entries in passwd file"),
+            ));
         }
     };
     let gid = match identity.run_as_group {
@@ -194,7 +195,10 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
         None => match number("group", group)? {
             Some(gid) => gid,
             None => tables.group(group).ok_or_else(|| {
-                Fault::create(format!("unable to find group {group}: no matching entries in group file"))
+                Fault::user(
+                    UserFault::NoSuchName,
+                    format!("unable to find group {group}: no matching entries in group file"),
+                )
             })?,
         },
     };

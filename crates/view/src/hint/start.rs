@@ -1,0 +1,41 @@
+//! Hints on containers that can never start as pod, image and machine are.
+
+use k8s_openapi::api::core::v1::Container;
+use outrigger_lifecycle::{FieldPath, StartCause};
+
+use super::{Hint, Subject};
+
+/// The line that has to change. `None` if only the message is known.
+pub(super) fn hint(
+    pod: Subject<'_>,
+    container: &Container,
+    path: &FieldPath,
+    cause: Option<StartCause>,
+) -> Option<Hint> {
+    let context = |is_set: fn(&Container) -> bool| match is_set(container) {
+        true => path.field("securityContext"),
+        false => FieldPath::spec("securityContext"),
+    };
+    match cause? {
+        StartCause::RootForbidden => {
+            let own =
+                |c: &Container| c.security_context.as_ref().is_some_and(|s| s.run_as_non_root.is_some());
+            Some(Hint::at(
+                context(own).field("runAsNonRoot"),
+                "set `runAsUser` to a number other than 0, for example 1000, or use an image whose USER is such a number",
+            ))
+        }
+        StartCause::NoSuchId => {
+            let own = |c: &Container| c.security_context.as_ref().is_some_and(|s| s.run_as_user.is_some());
+            let all = pod.pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.run_as_user).is_some();
+            match own(container) || all {
+                // The message says what to do.
+                true => Some(Hint::at(context(own).field("runAsUser"), "")),
+                false => Some(Hint::at(
+                    path.field("image"),
+                    "set `runAsUser` to a number, or use an image whose USER exists",
+                )),
+            }
+        }
+    }
+}
