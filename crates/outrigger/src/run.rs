@@ -328,8 +328,7 @@ impl Args {
             read: self.read.clone(),
             replicas: self.replicas,
             restricted: self.restricted,
-            // A node does.
-            keeps_trying: self.keep_trying || self.detach,
+            keeps_trying: self.keep_trying,
         }
     }
 }
@@ -606,7 +605,8 @@ fn detached(args: Args) -> Result<u8, Failure> {
     let record = RunRecord {
         files: args.files.iter().map(|file| file.display().to_string()).collect(),
         sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
-        reading: args.reading().to_json()?,
+        // What was accepted once, a node keeps trying.
+        reading: Reading { keeps_trying: true, ..args.reading() }.to_json()?,
         pods,
         names: String::new(),
         generations: Default::default(),

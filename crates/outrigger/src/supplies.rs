@@ -5,9 +5,11 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
 use outrigger_agent::host_path::{self, HostPathFault};
 use outrigger_agent::security::seccomp_profile_path;
-use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List, parse_quantity};
 use outrigger_manifest::{Checked, Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
-use outrigger_runtime::embedded::images::{is_on_disk, missing_on_disk, not_an_image};
+use outrigger_runtime::embedded::images::{
+    invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk,
+};
 use outrigger_runtime::embedded::rootless;
 
 /// Where the pods will run.
@@ -35,6 +37,7 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
         }
         for (place, container) in containers(spec) {
             out.extend(image(pod, place, container, machine.cri));
+            out.extend(tiny_memory(pod, place, container));
             out.extend(root_forbidden(pod, spec, place, container, machine.keeps_trying));
             if !machine.cri {
                 out.extend(unmapped_ids(pod, spec, place, container));
@@ -95,6 +98,16 @@ fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
         let fault = "a CRI runtime takes images from registries only";
         return Some((fault.to_owned(), "use an image of a registry, or --runtime embedded".to_owned()));
     }
+    if !is_on_disk(reference)
+        && let Some(fault) = invalid_reference(reference)
+    {
+        let help = "write a name like `nginx:1.27` or `registry.example/shop/web:1.2`, in lower case";
+        return Some((fault, help.to_owned()));
+    }
+    if let Some(fault) = unreadable_on_disk(reference) {
+        let help = "let this user read it and enter the directories above it, copy it, or run it with sudo";
+        return Some((fault, help.to_owned()));
+    }
     if let Some(fault) = missing_on_disk(reference) {
         let help = match reference.strip_prefix("rootfs:").filter(|path| !path.starts_with('/')) {
             Some(path) => match std::fs::canonicalize(path).or_else(|_| std::path::absolute(path)) {
@@ -114,6 +127,25 @@ fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
 /// Whether an image is a directory used as it is. Such an image has no configuration: no user and no command.
 fn is_root_directory(reference: &str) -> bool {
     reference.starts_with("rootfs:")
+}
+
+/// No process starts with less, whatever it runs.
+const MEMORY_MIN: i64 = 512 << 10;
+
+/// Memory limits that are a slip of the pen: `100m` is a tenth of a byte.
+fn tiny_memory(pod: &PodManifest, place: ContainerRef, container: &Container) -> Option<Diagnostic> {
+    let written = &container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0;
+    // Other quantities were refused before; 0 is no limit.
+    let amount = parse_quantity(written).ok().filter(|amount| !amount.is_zero() && !amount.is_negative())?;
+    if amount.value() >= MEMORY_MIN && amount.is_whole() {
+        return None;
+    }
+    let number = written.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = if written.ends_with('m') || written.ends_with('k') { "M" } else { "Mi" };
+    let at = place.path().field("resources").field("limits").field("memory");
+    let text =
+        format!("memory limit `{written}` is too small for any process: `{}` cannot start", container.name);
+    Some(error(pod, &at, "memory", text).hint(format!("did you mean `{number}{unit}`?")))
 }
 
 /// `runAsNonRoot` where the container would run as root. The user of an image in a registry is known only

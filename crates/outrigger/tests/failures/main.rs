@@ -347,6 +347,16 @@ fn what_can_never_heal_is_found_before_anything_starts() {
         Ends::With(1),
         &["image will run as root", "trying again cannot help", "runAsNonRoot", "runAsUser"],
     );
+    // What can never be is refused before anything starts.
+    let tiny = format!("{app}    resources: {{limits: {{memory: 100m}}}}\n");
+    bench
+        .case("tiny", &pod(&tiny))
+        .flags(&["--network", "none"])
+        .says(Ends::With(2), &["memory limit `100m` is too small", "did you mean `100M`?", "tiny.yaml:"]);
+    bench
+        .case("upper", &pod("    image: Nginx:latest\n"))
+        .flags(&["--network", "none"])
+        .says(Ends::With(2), &["image `Nginx:latest`", "in lower case", "upper.yaml:9"]);
     // Only that pod ends. The others go on.
     let well = pod("    image: IMAGE\n    command: [sh, -c, \"sleep 2; echo all-done\"]\n")
         .replace("name: web", "name: well");

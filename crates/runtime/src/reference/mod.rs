@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use rustix::fs::Access;
+
 use digest::Digest;
 
 /// The source of an image.
@@ -26,6 +28,27 @@ pub(crate) enum Source {
 /// Whether a reference names an image on this machine's disk, which needs no registry.
 pub fn is_on_disk(reference: &str) -> bool {
     ["rootfs:", "oci:", "oci-archive:", "docker-archive:"].iter().any(|prefix| reference.starts_with(prefix))
+}
+
+/// Why a reference is not one; `None` if it can be parsed.
+pub fn invalid_reference(reference: &str) -> Option<String> {
+    Source::parse(reference).err()
+}
+
+/// Why this user cannot read a local image that exists; `None` if it can, or if there is none.
+pub fn unreadable_on_disk(reference: &str) -> Option<String> {
+    let (path, rights) = match Source::parse(reference).ok()? {
+        Source::Rootfs(path) => (path, Access::READ_OK | Access::EXEC_OK),
+        Source::OciDir(local) => (local.path, Access::READ_OK | Access::EXEC_OK),
+        Source::OciArchive(local) | Source::DockerArchive(local) => (local.path, Access::READ_OK),
+        Source::Registry(_) => return None,
+    };
+    match rustix::fs::access(&path, rights) {
+        Err(rustix::io::Errno::ACCESS) => {
+            Some(format!("this user may not read {}: permission denied", path.display()))
+        }
+        Ok(()) | Err(_) => None,
+    }
 }
 
 /// Why a local image does not exist; `None` if it does, or if it comes from a registry.

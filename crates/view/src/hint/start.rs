@@ -13,7 +13,7 @@ pub(super) fn hint(
     cause: Option<StartCause>,
 ) -> Option<Hint> {
     let context = |is_set: fn(&Container) -> bool| match is_set(container) {
-        true => path.field("securityContext"),
+        true => path.clone().field("securityContext"),
         false => FieldPath::spec("securityContext"),
     };
     match cause? {
@@ -32,7 +32,7 @@ pub(super) fn hint(
                 // The message says what to do.
                 true => Some(Hint::at(context(own).field("runAsUser"), "")),
                 false => Some(Hint::at(
-                    path.field("image"),
+                    path.clone().field("image"),
                     "set `runAsUser` to a number, or use an image whose USER exists",
                 )),
             }

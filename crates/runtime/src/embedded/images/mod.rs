@@ -18,7 +18,7 @@ mod unpack;
 
 pub use self::limits::ImageLimits;
 pub use self::tree::{is_opaque, is_whiteout};
-pub use crate::reference::{is_on_disk, missing_on_disk};
+pub use crate::reference::{invalid_reference, is_on_disk, missing_on_disk, unreadable_on_disk};
 
 use std::collections::HashMap;
 use std::path::Path;
