@@ -366,7 +366,13 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     );
     let said = bench.case("two", &format!("{well}---\n{job}")).flags(&["--network", "none"]).says(
         Ends::With(1),
-        &["all-done", "trying again cannot help", "two.yaml:20", "set `runAsUser` to a number", "Failed"],
+        &[
+            "well succeeded",
+            "trying again cannot help",
+            "two.yaml:20",
+            "set `runAsUser` to a number",
+            "1 failed",
+        ],
     );
     assert!(!said.contains("was asked to stop") && !said.contains("next try"), "{said}");
     // Something that can still be fixed from outside is waited for, and reported.
