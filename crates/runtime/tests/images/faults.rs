@@ -25,8 +25,11 @@ async fn what_the_registry_does_not_have() {
     let store = ImageStore::open(&dir.path().join("state")).unwrap();
     for (name, says) in [
         ("no/such:image", "not found: 127.0.0.1:"),
-        ("app:v2", "has no v2"),
-        ("app@sha256:0000000000000000000000000000000000000000000000000000000000000000", "has no sha256:0000"),
+        ("app:v2", "with the tag `v2`"),
+        (
+            "app@sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            "with the digest sha256:0000",
+        ),
     ] {
         let text = failure(&store, registry.reference(name)).await;
         assert!(text.contains(says), "{name}: {text:?} lacks {says:?}");
