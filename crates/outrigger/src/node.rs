@@ -168,6 +168,10 @@ fn read(
 ) -> Result<(Work, Vec<Diagnostic>), String> {
     let mut reading: Reading = serde_json::from_value(record.reading.clone()).map_err(|e| e.to_string())?;
     reading.restricted |= restricted;
+    if reading.restricted {
+        let (network, users) = (record.pods.network, record.pods.user_namespaces);
+        run::check_restricted_flags(network, users).map_err(|e| e.to_string())?;
+    }
     reading.keeps_trying = true;
     let sources = record.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect();
     let shown = |all: &[Diagnostic], sources: &[SourceFile]| render(all, sources, false);
@@ -214,6 +218,9 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     }
     if args.cri_endpoint.is_some() && args.runtime != RuntimeArg::Cri {
         return Err(Failure::Input(anyhow!("--cri-endpoint needs --runtime cri")));
+    }
+    if args.restricted {
+        run::check_restricted_flags(args.network.mode(), args.userns.mode()).map_err(Failure::Input)?;
     }
     if args.runtime == RuntimeArg::Embedded && !rustix::process::geteuid().is_root() {
         // Pods of an unprivileged user live in a user namespace that ends with the process.

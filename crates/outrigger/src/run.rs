@@ -543,6 +543,9 @@ fn labels(work: &Work) -> Labels {
 
 /// Reads the manifests and plans each pod. Prints warnings; any error rejects everything.
 fn work(args: &Args) -> Result<Work, Failure> {
+    if args.restricted {
+        check_restricted_flags(args.network.mode(), args.userns.mode()).map_err(Failure::Input)?;
+    }
     let sources = args.read.sources(&args.files)?;
     let state_dir = given_or_default(args.state_dir.as_deref()).ok();
     let reading = args.reading();
@@ -595,6 +598,16 @@ pub(crate) fn read_work(
         sources,
     };
     Ok((work, diagnostics))
+}
+
+/// Flags must not give a pod of `--restricted` what its manifest may not ask for.
+pub(crate) fn check_restricted_flags(network: NetworkMode, users: UserNamespaces) -> anyhow::Result<()> {
+    let (flag, instead) = match (network, users) {
+        (NetworkMode::Host, _) => ("--network host", "--network private"),
+        (_, UserNamespaces::Host) => ("--userns host", "--userns auto"),
+        (NetworkMode::Private | NetworkMode::None, UserNamespaces::Auto) => return Ok(()),
+    };
+    Err(anyhow!("{flag} cannot be used with --restricted, of this command or of the node; use {instead}"))
 }
 
 /// Hands the pods to the node of this machine.

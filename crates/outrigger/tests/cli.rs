@@ -399,6 +399,15 @@ fn strangers_manifests_can_be_refused() {
     let run = outrigger(&["run", "--restricted", "-"], pod);
     assert_eq!(run.code, 2, "{}", run.all());
     assert!(run.all().contains("the image is the directory `/` of the host"), "{}", run.all());
+    // Flags do not give what the manifest may not ask for.
+    for flag in ["--network", "--userns"] {
+        for command in [&["run", "-"][..], &["run", "-d", "-"], &["node"]] {
+            let run = outrigger(&[command, &["--restricted", flag, "host"]].concat(), pod);
+            assert_eq!(run.code, 2, "{command:?}: {}", run.all());
+            let says = format!("{flag} host cannot be used with --restricted");
+            assert!(run.all().contains(&says), "{command:?}: {}", run.all());
+        }
+    }
 }
 
 #[test]

@@ -10,12 +10,13 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 5] = [
+pub(crate) const ALL: [(&str, Test); 6] = [
     ("files_come_change_and_go", files),
     ("a_name_is_used_once_and_a_file_may_be_renamed", renamed),
     ("links_come_and_their_targets_change", links),
     ("another_directory_in_its_place_is_noticed", place),
     ("what_another_user_puts_there_is_not_run", strangers),
+    ("restricted_nodes_refuse_flags", restricted),
 ];
 
 /// A pod that says something.
@@ -23,6 +24,23 @@ fn saying(bench: &Bench, name: &str, words: &str) -> String {
     let script = format!("echo {words}; trap 'exit 0' TERM; while :; do sleep 0.05; done");
     let spec = json!({"containers": [bench.container("app", &script)]});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
+}
+
+/// The flags of `run -d` do not give what the manifest may not ask for.
+fn restricted(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &["--restricted"]);
+    let spec = json!({"containers": [bench.container("app", "true")]});
+    for (flags, refused) in [
+        (&["--network", "host"][..], "--network host cannot be used with --restricted"),
+        (&["--userns", "host"], "--userns host cannot be used with --restricted"),
+        // With other flags, the pod itself is what is refused.
+        (&["--network", "private", "--userns", "auto"], "pod-security"),
+    ] {
+        let said = node.run("app", &spec, flags);
+        assert!(said.code == 2 && said.err.contains(refused), "{flags:?}: {said:?}");
+        assert!(node.pod("app").is_none(), "{}", node.account());
+    }
+    node.leaves_nothing();
 }
 
 /// Waits until a pod has said something.
