@@ -7,8 +7,11 @@ use crate::plan::{Plan, RestartPolicy, Role};
 use crate::rules::final_exit;
 
 /// Names of containers that are sidecars wherever they are used.
-const NAMES: [&str; 48] = [
+const NAMES: [&str; 53] = [
+    "alloy",
     "alloydb-auth-proxy",
+    "amazon-cloudwatch-agent",
+    "aws-otel-collector",
     "aws-xray-daemon",
     "cloud-sql-proxy",
     "cloud_sql_proxy",
@@ -31,6 +34,8 @@ const NAMES: [&str; 48] = [
     "fluentbit",
     "fluentd",
     "git-sync",
+    "gke-gcsfuse-sidecar",
+    "grafana-agent",
     "istio-proxy",
     "jaeger-agent",
     "kuma-sidecar",
@@ -39,10 +44,10 @@ const NAMES: [&str; 48] = [
     "oauth-proxy",
     "oauth2-proxy",
     "opentelemetry-collector",
+    "osm-proxy",
     "otc-container",
     "otel-agent",
     "otel-collector",
-    "osm-proxy",
     "pgbouncer",
     "promtail",
     "spiffe-helper",
