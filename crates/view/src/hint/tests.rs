@@ -146,7 +146,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "sandbox-failed",
             json!({"cause": "host-port-denied", "port": 8080}),
             "p.yaml:31",
-            "another hostPort",
+            "a hostPort from 1024 up",
         ),
         (
             None,
