@@ -565,7 +565,7 @@ fn a_running_pod_outlives_a_program_that_took_its_port() {
             taken.is_some()
         })
         .await;
-        let forwarders = Forwarders::resume(attachment.ips[0], None, &[published.clone()]).await;
+        let forwarders = Forwarders::resume(attachment.ips[0], None, std::slice::from_ref(&published)).await;
         assert_eq!(forwarders.addresses(), [published.host]);
         let outside = ask(Some(&world), SocketAddr::new(ip(HOST), number)).await.expect("outside");
         assert_eq!(outside, format!("a {OTHER} hello"));
