@@ -290,13 +290,11 @@ async fn published_ports_are_opened_again() {
     .await;
     eventually("the port is closed with its node", || TcpStream::connect(host).is_err()).await;
 
-    // The port is in use: the pod is not partly adopted, and can be adopted once the port is free.
+    // The port is in use: the pod is adopted all the same, and answers once the port is free.
     let thief = std::net::TcpListener::bind(host).unwrap();
     let runtime = node(state.path());
-    let error = runtime.adopt_sandbox(&id).await.unwrap_err();
-    assert!(error.to_string().contains("already in use"), "{error}");
-    drop(thief);
     adopt(&runtime, &id).await;
+    drop(thief);
     let runs = tokio::task::spawn_blocking(move || {
         let deadline = Instant::now() + DEADLINE;
         while answer(host).ok().as_deref() != Some("hello\n") {
