@@ -37,7 +37,7 @@ crate::trials![
 pub(crate) fn own_a_pod(owner: &OsStr, state_dir: &Path) -> ! {
     let tokio = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     tokio.block_on(async {
-        let runtime = if owner == "node" { node(state_dir) } else { runtime(state_dir) };
+        let runtime = if owner == "node" { node(state_dir).await } else { runtime(state_dir) };
         let pod = Pod::on(runtime, state_dir, |spec| spec.share_pid = true).await;
         let mut spec = pod.script("exec sleep 31337");
         spec.resources.memory_limit_bytes = Some(64 << 20);
@@ -158,7 +158,7 @@ async fn a_node_s_pods_survive_it() {
     owner.kill().await.unwrap();
     // One container ends while no process is watching.
     fs::write(state.path().join("sign/go"), "").unwrap();
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     let ended = runtime.pod_dir(&id).join("ns/containers/c1/state.json");
     eventually("the exit is on disk", || {
         fs::read_to_string(&ended).is_ok_and(|text| text.contains("\"code\":9"))
@@ -209,7 +209,7 @@ async fn a_node_s_pods_are_nobody_else_s() {
         }
         assert!(has_sleeper(&id), "up: {is_up}");
     }
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     assert_eq!(runtime.clean_orphans().await, [], "it is for the node to say what becomes of its pods");
     assert!(has_sleeper(&id));
     runtime.remove_sandbox(&id).await.unwrap();
@@ -220,7 +220,7 @@ async fn what_a_node_does_not_adopt_it_removes() {
     let state = tempfile::tempdir().unwrap();
     let (mut owner, id) = owner("node", state.path()).await;
     owner.kill().await.unwrap();
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     // The directory of an incomplete pod, and one that is not a pod.
     let half = SandboxId("half".to_owned());
     runtime.claim_pod_dir(&half, &runtime.pod_dir(&half)).unwrap();
@@ -248,14 +248,12 @@ async fn left_by_a_node(
     script: &str,
     change: impl FnOnce(&mut outrigger_runtime::SandboxSpec),
 ) -> SandboxId {
-    let pod = Pod::on(node(state), state, change).await;
+    let pod = Pod::on(node(state).await, state, change).await;
     let mut spec = pod.script(script);
     spec.id = container(&pod.id, 0);
     pod.start(spec).await.unwrap();
     let id = pod.id.clone();
     drop(pod);
-    // Its tasks may end a moment later.
-    eventually("the node is gone", || outrigger_runtime::NodeIdentity::open(state).is_ok()).await;
     id
 }
 
@@ -292,7 +290,7 @@ async fn published_ports_are_opened_again() {
 
     // The port is in use: the pod is adopted all the same, and answers once the port is free.
     let thief = std::net::TcpListener::bind(host).unwrap();
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     adopt(&runtime, &id).await;
     drop(thief);
     let runs = tokio::task::spawn_blocking(move || {
@@ -313,7 +311,7 @@ async fn damaged_files_cost_no_other_pod() {
         pods.push(left_by_a_node(state.path(), "exec sleep 31337", |_| {}).await);
     }
     let [whole, no_sandbox, no_state, no_mark] = &pods[..] else { unreachable!() };
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     fs::write(runtime.pod_dir(no_sandbox).join("sandbox.json"), "{\"id\":").unwrap();
     let name = container(no_state, 0).0;
     fs::write(runtime.pod_dir(no_state).join("ns/containers").join(name).join("state.json"), "").unwrap();
@@ -338,7 +336,7 @@ async fn damaged_files_cost_no_other_pod() {
 async fn a_shim_that_does_not_answer_is_given_up() {
     let state = tempfile::tempdir().unwrap();
     let id = left_by_a_node(state.path(), "exec sleep 31337", |_| {}).await;
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     let dir = runtime.pod_dir(&id).join("ns/containers").join(container(&id, 0).0);
     let state_json = || -> serde_json::Value {
         serde_json::from_slice(&fs::read(dir.join("state.json")).unwrap()).unwrap()
@@ -359,7 +357,7 @@ async fn a_shim_that_does_not_answer_is_given_up() {
 async fn a_machine_that_was_started_again_has_no_sandboxes() {
     let state = tempfile::tempdir().unwrap();
     for network in [NetworkMode::None, NetworkMode::Host] {
-        let pod = Pod::on(node(state.path()), state.path(), |spec| {
+        let pod = Pod::on(node(state.path()).await, state.path(), |spec| {
             spec.network = network;
             spec.host_ipc = network == NetworkMode::Host;
         })
@@ -367,7 +365,7 @@ async fn a_machine_that_was_started_again_has_no_sandboxes() {
         let id = pod.id.clone();
         drop(pod);
         // The state after a reboot: files, no mounts.
-        let runtime = node(state.path());
+        let runtime = node(state.path()).await;
         let ns = runtime.pod_dir(&id).join("ns");
         rustix::mount::unmount(&ns, rustix::mount::UnmountFlags::DETACH).unwrap();
         let lost = runtime.adopt_sandbox(&id).await.unwrap_err();
@@ -383,7 +381,7 @@ const PODS_VARIABLE: &str = "OUTRIGGER_TEST_PODS";
 async fn many_pods_are_adopted_at_once() {
     let many = std::env::var(PODS_VARIABLE).ok().map(|text| text.parse::<usize>().unwrap());
     let state = tempfile::tempdir().unwrap();
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     let mut pods = Vec::new();
     for _ in 0..many.unwrap_or(8) {
         let pod = Pod::on(runtime.clone(), state.path(), |_| {}).await;
@@ -395,7 +393,7 @@ async fn many_pods_are_adopted_at_once() {
         pods.push(pod.id.clone());
     }
     drop(runtime);
-    let runtime = node(state.path());
+    let runtime = node(state.path()).await;
     let began = Instant::now();
     let mut adoptions = tokio::task::JoinSet::new();
     for id in runtime.list_sandboxes().await.unwrap() {

@@ -111,18 +111,15 @@ pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
 }
 
 /// A runtime whose pods belong to the node.
-pub(crate) fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+pub(crate) async fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     // The tasks of a node that was dropped may end a moment later.
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    let node = loop {
-        match NodeIdentity::open(state_dir) {
-            Err(_) if std::time::Instant::now() < deadline => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            opened => break opened.expect("no other node"),
-        }
-    };
-    runtime_of(Owner::Node(node), state_dir)
+    let mut node = None;
+    eventually("no other node", || {
+        node = NodeIdentity::open(state_dir).ok();
+        node.is_some()
+    })
+    .await;
+    runtime_of(Owner::Node(node.expect("no other node")), state_dir)
 }
 
 fn runtime_of(owner: Owner, state_dir: &Path) -> Arc<EmbeddedRuntime> {
