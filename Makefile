@@ -33,7 +33,7 @@ test-operator: deps ## only the operator's tests, on a kube-apiserver from KUBEB
 image: ## an OCI image of the static binary, for clusters: target/outrigger-image.tar
 	@scripts/image.sh
 
-bench: ## the engine's benchmarks; docs/benchmarks.md says how to read them
+bench: ## the engine's benchmarks; docs/internals/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate
 
 soak: ## millions of simulated pods with faults (SOAK=2000000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the operator on a real API server, kubelet and containerd; docs/benchmarks.md has the figures.
+"""Measures the operator on a real API server, kubelet and containerd; docs/internals/benchmarks.md has the figures.
 
 usage: scripts/operator-bench.py OUTRIGGER [kubelet|native|publish|webhook|memory|jobs|term|recreate]...
 

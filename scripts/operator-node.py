@@ -3,7 +3,7 @@
 
 usage: scripts/operator-node.py OUTRIGGER [IMAGE] [launch|jobs|crashes|recreate|rights|installed]...
 
-IMAGE is the archive `make image` builds, for `installed`, which installs the operator as docs/cluster.md says; without it the binary
+IMAGE is the archive `make image` builds, for `installed`, which installs the operator as docs/guide/cluster.md says; without it the binary
 and its libraries are put into an image. operator_cluster.py says what is needed.
 """
 import json
@@ -468,7 +468,7 @@ def image_of(c):
 
 
 def installed(c):
-    """What docs/cluster.md says: the image, `operator install`, a Job, and uninstalling."""
+    """What docs/guide/cluster.md says: the image, `operator install`, a Job, and uninstalling."""
     for name in "operator", "agent":
         c.kill(name)
     ctr = ["ctr", "-a", str(c.sock), "-n", "k8s.io", "images"]

@@ -117,7 +117,7 @@ async fn command_hook<R: Runtime>(
     }
 }
 
-/// A status of 400 or above is a failure (G-42; differs: docs/differences.md).
+/// A status of 400 or above is a failure (G-42; differs: docs/internals/differences.md).
 async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> {
     match get.send(reach, limit).await {
         Ok(answer) if answer.status >= 400 => Some(format!("{} answered {}", get.shown(), answer.status)),

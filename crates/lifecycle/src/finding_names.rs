@@ -1,4 +1,4 @@
-//! What users see of a finding's code. Findings cite the rules of docs/spec, which mean nothing to the author of a manifest.
+//! What users see of a finding's code. Findings cite the rules of docs/internals/spec, which mean nothing to the author of a manifest.
 
 /// The rules that findings cite, with the name that users see.
 const NAMES: [(&str, &str); 44] = [

@@ -1,6 +1,6 @@
 //! The trace: the ordered record of everything that happened to a pod.
 //!
-//! One format for `run --events`, `timeline`, `simulate` and tests; docs/trace.md describes it for users. The
+//! One format for `run --events`, `timeline`, `simulate` and tests; docs/reference/trace.md describes it for users. The
 //! [`Recorder`] sees events and decisions and writes one [`Entry`] per transition (G-50); events that changed
 //! nothing (late, repeated) leave no entry.
 //!

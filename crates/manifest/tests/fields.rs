@@ -1,4 +1,4 @@
-//! `docs/fields.md` lists every field that exists, and no other.
+//! `docs/reference/fields.md` lists every field that exists, and no other.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-const PAGE: &str = include_str!("../../../docs/fields.md");
+const PAGE: &str = include_str!("../../../docs/reference/fields.md");
 
 /// Records the name and the fields of the requested struct.
 struct Fields<'a>(&'a RefCell<Option<(&'static str, &'static [&'static str])>>);

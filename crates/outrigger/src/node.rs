@@ -30,7 +30,7 @@ use crate::{confinement, oci, simulate, terminal};
 const UNIT: &str = "\
 [Unit]
 Description=Outrigger node: runs pods
-Documentation=https://github.com/outrigger-dev/outrigger/blob/main/docs/node.md
+Documentation=https://github.com/outrigger-dev/outrigger/blob/main/docs/guide/node.md
 After=network-online.target dbus.service
 Wants=network-online.target
 
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     /// Use an installed OCI runtime to make the containers: runc, crun or a path.
     #[arg(long, value_name = "NAME|PATH", env = "OUTRIGGER_OCI_RUNTIME")]
     oci_runtime: Option<String>,
-    /// OCI runtime of each runtimeClassName (see docs/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
+    /// OCI runtime of each runtimeClassName (see docs/guide/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
     #[arg(long, value_name = "FILE", env = "OUTRIGGER_RUNTIMES")]
     runtimes: Option<PathBuf>,
     /// Directory for images, pods and claims [default: /var/lib/outrigger]

@@ -34,7 +34,7 @@ pub(crate) struct Args {
 enum Output {
     /// Text.
     Text,
-    /// JSON; see docs/plan.md.
+    /// JSON; see docs/reference/plan.md.
     Json,
     /// Mermaid flowcharts, one per pod.
     Mermaid,

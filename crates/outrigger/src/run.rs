@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// Use an installed OCI runtime to make the containers: runc, crun or a path.
     #[arg(long, value_name = "NAME|PATH", env = "OUTRIGGER_OCI_RUNTIME")]
     oci_runtime: Option<String>,
-    /// OCI runtime of each runtimeClassName (see docs/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
+    /// OCI runtime of each runtimeClassName (see docs/guide/oci-runtimes.md) [default: /etc/outrigger/runtimes.toml]
     #[arg(long, value_name = "FILE", env = "OUTRIGGER_RUNTIMES")]
     runtimes: Option<PathBuf>,
     /// Directory for images, pods and claims [default: /var/lib/outrigger, without root $XDG_DATA_HOME/outrigger]
@@ -83,7 +83,7 @@ pub(crate) struct Args {
         hide_default_value = true
     )]
     image_limits: ImageLimits,
-    /// Write events to this file as JSON Lines (see docs/trace.md).
+    /// Write events to this file as JSON Lines (see docs/reference/trace.md).
     #[arg(long, value_name = "PATH")]
     events: Option<PathBuf>,
     /// Draw a timeline of the run to this file when it ends: .svg or .html.

@@ -122,7 +122,7 @@ fn root() -> Finding {
             "privileges",
             Level::Ok,
             format!("user {}, with a user namespace of its own", rootless::real_uid()),
-            "pods run without root; docs/rootless.md says what is different",
+            "pods run without root; docs/guide/rootless.md says what is different",
         ),
         (false, _) if uid.is_root() => finding(
             "privileges",

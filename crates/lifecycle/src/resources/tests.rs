@@ -1,4 +1,4 @@
-//! Rows of docs/spec/kubelet-lifecycle.md sections 12.18 and 12.19, and of 9.1 to 9.3.
+//! Rows of docs/internals/spec/kubelet-lifecycle.md sections 12.18 and 12.19, and of 9.1 to 9.3.
 //!
 //! R9.5 (sums over resized status resources) does not apply: containers are not resized in place.
 

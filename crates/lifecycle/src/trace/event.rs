@@ -15,7 +15,7 @@ use crate::status::Phase;
 
 /// One thing that happened to a pod or to one of its containers.
 ///
-/// The names of variants and fields are those of the JSON (docs/trace.md), and their order is its order. Details that
+/// The names of variants and fields are those of the JSON (docs/reference/trace.md), and their order is its order. Details that
 /// can be missing in a file are optional or have a default, so that files of other versions can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]

@@ -1,6 +1,6 @@
 //! Validates a pod before anything runs.
 //!
-//! [`validate`] checks the pod as written: the rules of the Kubernetes API (docs/spec/kubelet-lifecycle.md
+//! [`validate`] checks the pod as written: the rules of the Kubernetes API (docs/internals/spec/kubelet-lifecycle.md
 //! section 8) and what this machine does not support. [`validate_plan`] checks the plan: orders that can
 //! never work. What a dialect cannot parse (a priority that is not a number, a cycle) is reported by the
 //! dialect itself.

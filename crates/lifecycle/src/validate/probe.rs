@@ -1,4 +1,4 @@
-//! Probes: numbers and handler (docs/spec/kubelet-lifecycle.md section 6.1, R8.14 to R8.17).
+//! Probes: numbers and handler (docs/internals/spec/kubelet-lifecycle.md section 6.1, R8.14 to R8.17).
 
 use k8s_openapi::api::core::v1::Probe;
 

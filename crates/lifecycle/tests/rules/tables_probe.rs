@@ -1,5 +1,5 @@
 //! Grace of a single kill (12.11), the probe worker (12.12), the back-off check (12.14) and sequences (12.15) of
-//! docs/spec/kubelet-lifecycle.md, row by row.
+//! docs/internals/spec/kubelet-lifecycle.md, row by row.
 
 use crate::stage::{Stage, exit, planned, probe};
 use outrigger_lifecycle::{

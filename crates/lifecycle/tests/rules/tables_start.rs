@@ -1,4 +1,4 @@
-//! The decision tables 12.1 to 12.6 of docs/spec/kubelet-lifecycle.md, row by row.
+//! The decision tables 12.1 to 12.6 of docs/internals/spec/kubelet-lifecycle.md, row by row.
 //!
 //! Table 12.7 and rows 16 to 18 of 12.2 are about resizing containers in place, which Outrigger does not do: a change
 //! of resources takes effect when the container is next started.

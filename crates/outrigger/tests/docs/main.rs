@@ -5,6 +5,7 @@
 //! is checked; `? 1` in place of the output is another exit code. In the output `...` alone on a line matches
 //! any lines, `[..]` anything on one line; times, durations and generated parts of names match any others.
 
+mod links;
 mod page;
 
 use outrigger_lifecycle::trace::{Kind, WorkloadKind};
@@ -170,40 +171,26 @@ fn the_readme() {
 
 #[test]
 fn the_pages() {
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(root().join("docs")).expect("docs").map(|f| f.expect("a file").path()).collect();
-    files.retain(|f| f.extension().is_some_and(|e| e == "md"));
-    files.sort();
-    let shown: usize = files.iter().map(|file| page(file)).sum();
+    let shown: usize = pages().iter().map(|file| page(file)).sum();
     assert!(shown > 15, "{shown} commands");
 }
 
-#[test]
-fn every_page_is_found_from_the_readme_and_leads_somewhere() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("the README");
-    let link = regex_lite::Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
-    let mut pages = vec![root().join("README.md"), root().join("examples/README.md")];
-    for file in fs::read_dir(root().join("docs")).expect("docs") {
-        let path = file.expect("a file").path();
-        if path.extension().is_some_and(|e| e == "md") {
-            let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
-            assert!(readme.contains(&format!("(docs/{name})")), "the README does not lead to docs/{name}");
-            pages.push(path);
-        }
+/// All pages of docs/, sorted by path; the specifications are not pages for users.
+fn pages() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for dir in ["docs", "docs/guide", "docs/reference", "docs/internals"] {
+        let entries = fs::read_dir(root().join(dir)).expect("a folder of docs");
+        files.extend(entries.map(|entry| entry.expect("an entry").path()));
     }
-    for page in pages {
-        let text = fs::read_to_string(&page).expect("a page");
-        for found in link.captures_iter(&text).filter_map(|c| Some(c.get(1)?.as_str())) {
-            let to = page.parent().expect("a directory").join(found);
-            assert!(to.exists(), "{} leads to {found}, which is not there", page.display());
-        }
-    }
+    files.retain(|file| file.extension().is_some_and(|e| e == "md"));
+    files.sort();
+    files
 }
 
-/// Every row of docs/differences.md names an existing test, or a case of the conformance suite.
+/// Every row of docs/internals/differences.md names an existing test, or a case of the conformance suite.
 #[test]
 fn every_difference_is_pinned_by_a_test_that_exists() {
-    let page = fs::read_to_string(root().join("docs/differences.md")).expect("the page");
+    let page = fs::read_to_string(root().join("docs/internals/differences.md")).expect("the page");
     let mut sources = String::new();
     rust_sources(&root().join("crates"), &mut sources);
     let quoted = regex_lite::Regex::new("`([^`]+)`").expect("a pattern");
@@ -224,10 +211,10 @@ fn every_difference_is_pinned_by_a_test_that_exists() {
                 (false, true) => true,
                 (false, false) => sources.contains(&format!("fn {name}(")),
             };
-            assert!(exists, "docs/differences.md:{}: there is no test `{name}`", n + 1);
+            assert!(exists, "docs/internals/differences.md:{}: there is no test `{name}`", n + 1);
             tests += usize::from(is_case || !is_file);
         }
-        assert!(tests > 0, "docs/differences.md:{}: no test is named: {cell}", n + 1);
+        assert!(tests > 0, "docs/internals/differences.md:{}: no test is named: {cell}", n + 1);
     }
     assert!(rows > 60, "{rows} rows");
 }
@@ -246,7 +233,7 @@ fn rust_sources(dir: &Path, out: &mut String) {
 /// The trace events: every name the agent and the engine can write is documented, and no other.
 #[test]
 fn every_entry_of_the_trace_is_described() {
-    let page = fs::read_to_string(root().join("docs/trace.md")).expect("the page");
+    let page = fs::read_to_string(root().join("docs/reference/trace.md")).expect("the page");
     let (pods, workloads) = page.split_once("\n## Workloads").expect("a part about each");
     let of_pods: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
     let fields = ["time", "pod", "container", "event", "reason", "manifest", "hint"];
@@ -261,9 +248,9 @@ fn described(page: &str, written: &[&str], fields: &[&str]) {
     let described: Vec<&str> =
         first_cells.flat_map(|cell| cell.split(['`', ',', ' ']).filter(|w| !w.is_empty())).collect();
     for name in written {
-        assert!(described.contains(name), "docs/trace.md does not describe `{name}`");
+        assert!(described.contains(name), "docs/reference/trace.md does not describe `{name}`");
     }
     for name in described.iter().filter(|name| !fields.contains(name)) {
-        assert!(written.contains(name), "docs/trace.md describes `{name}`, which nobody writes");
+        assert!(written.contains(name), "docs/reference/trace.md describes `{name}`, which nobody writes");
     }
 }

@@ -222,7 +222,7 @@ fn a_proxy_that_outlives_the_app() {
     takes_its_leave(|run| run.signal(Signal::TERM));
 }
 
-/// docs/ordering.md: a system shutdown signals the run and the shims of its containers alike.
+/// docs/guide/ordering.md: a system shutdown signals the run and the shims of its containers alike.
 #[test]
 fn a_proxy_that_outlives_the_app_when_the_session_is_ended() {
     takes_its_leave(|run| {

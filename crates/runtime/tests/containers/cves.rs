@@ -1,4 +1,4 @@
-//! Attacks that succeeded against other container runtimes, carried out here. docs/security.md has the list.
+//! Attacks that succeeded against other container runtimes, carried out here. docs/internals/security.md has the list.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

@@ -67,7 +67,7 @@ const TESTS: [&str; 46] = [
     "filter::arguments_decide",
 ];
 
-/// Where crun 1.8 differs, as described in docs/oci-runtimes.md.
+/// Where crun 1.8 differs, as described in docs/guide/oci-runtimes.md.
 const NOT_CRUN: [&str; 2] = ["exec::a_terminal_is", "filesystem::mounts_of_the_host"];
 
 async fn runc_does_the_same() {

@@ -1,4 +1,4 @@
-//! The allowed differences, and why. The same table is in `docs/security.md`.
+//! The allowed differences, and why. The same table is in `docs/internals/security.md`.
 
 /// An allowed difference.
 pub(crate) struct Allowed {

@@ -19,13 +19,13 @@ fn planned(policy: &str) -> Plan {
     plan(&PodInput { pod, ..Default::default() }, &FeatureGates::default()).expect("a plan").plan
 }
 
-/// The example in docs/simulate.md is a valid script that fits a pod.
+/// The example in docs/guide/simulate.md is a valid script that fits a pod.
 #[test]
 fn the_documented_script_reads() {
-    let document = include_str!("../../../../docs/simulate.md");
+    let document = include_str!("../../../../docs/guide/simulate.md");
     let yaml =
         document.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
-    let source = SourceFile { name: "docs/simulate.md".into(), text: yaml.into() };
+    let source = SourceFile { name: "docs/guide/simulate.md".into(), text: yaml.into() };
     let documents = parse(0, &source, &ReadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
     let script: Script = serde_json::from_value(documents[0].root.to_json()).expect("a script");
     Scenario::new(&planned("Always"), &script).expect("it fits");

@@ -1,5 +1,5 @@
 //! Termination order and grace against the clock: table 12.10 and the worked cases of section 3.5 of
-//! docs/spec/kubelet-lifecycle.md, and what the KEP and a hand-written graph promise when the grace runs out. Times are
+//! docs/internals/spec/kubelet-lifecycle.md, and what the KEP and a hand-written graph promise when the grace runs out. Times are
 //! milliseconds since the stop began, not whole seconds (G-28).
 
 use std::collections::BTreeMap;

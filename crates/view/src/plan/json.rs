@@ -1,4 +1,4 @@
-//! The plan as JSON. docs/plan.md describes every field; documented fields do not change.
+//! The plan as JSON. docs/reference/plan.md describes every field; documented fields do not change.
 
 use outrigger_lifecycle::{Amounts, ContainerPlan, HookPlan, PreStopWhen, ProbeKind, ProbePlan, RuleAction};
 use outrigger_manifest::{Checked, Diagnostic, SourceFile, to_json};

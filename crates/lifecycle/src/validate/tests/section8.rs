@@ -1,4 +1,4 @@
-//! docs/spec/kubelet-lifecycle.md section 8, rule by rule.
+//! docs/internals/spec/kubelet-lifecycle.md section 8, rule by rule.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A harness for the unit tables of docs/spec/kubelet-lifecycle.md, section 12: a pod in a given state, one
+//! A harness for the unit tables of docs/internals/spec/kubelet-lifecycle.md, section 12: a pod in a given state, one
 //! decision, and the actions in the notation of the tables.
 //!
 //! The kubelet kills and starts in one sync; here a start follows when the kill is known to have worked. The

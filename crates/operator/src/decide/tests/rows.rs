@@ -49,7 +49,7 @@ fn read_all(path: &Path, text: &mut String) {
 
 #[test]
 fn every_row_of_the_specification_is_cited() {
-    let spec = fs::read_to_string(root().join("docs/spec/kruise.md")).expect("the specification");
+    let spec = fs::read_to_string(root().join("docs/internals/spec/kruise.md")).expect("the specification");
     let from = spec.find("## 5. Test cases").expect("section 5");
     let to = spec.find("## 6. ").expect("section 6");
     let rows: BTreeSet<String> = spec[from..to].lines().flat_map(ids).collect();

@@ -3,7 +3,7 @@
 //!
 //! In such a namespace the kernel does not permit some operations of root: creating device nodes, using
 //! cgroups that were not delegated, adding interfaces to the machine's network, users that are not mapped.
-//! The code that needs these uses an alternative, or reports once what is missing; docs/rootless.md lists all
+//! The code that needs these uses an alternative, or reports once what is missing; docs/guide/rootless.md lists all
 //! of it.
 
 mod enter;
