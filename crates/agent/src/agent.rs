@@ -197,7 +197,8 @@ impl<R: Runtime> Agent<R> {
     /// # Errors
     /// Returns the reason if it cannot be created; retrying is unlikely to help.
     pub fn check(&self, pod: &PodContext) -> Result<(), SandboxFailure> {
-        Ok(self.0.runtime.check_sandbox(&pod.sandbox_spec()?)?)
+        let checked = self.0.runtime.check_sandbox(&pod.sandbox_spec()?);
+        checked.map_err(|error| SandboxFailure::new(&error, pod.spec()))
     }
 
     /// Runs a pod, or resumes it if another process started it.

@@ -1,7 +1,9 @@
 //! Maps runtime errors to causes used by the engine, the trace and hints.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
+use k8s_openapi::api::core::v1::{Container, PodSpec, Sysctl};
 use outrigger_lifecycle::{PullCause, SandboxCause, StartCause};
 use outrigger_runtime::{ImageError, PullError, RuntimeError, UserFault};
 
@@ -21,8 +23,8 @@ pub(crate) fn of_pull(error: &ImageError) -> Option<PullCause> {
     }
 }
 
-/// Why a sandbox cannot be created; `None` if only the error text is known.
-pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
+/// Why the sandbox of a pod with these sysctls cannot be created; `None` if only the error text is known.
+fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> {
     match error {
         RuntimeError::HostPort { port, source, .. } => {
             let port = *port;
@@ -32,8 +34,16 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
                 _ => SandboxCause::HostPortFailed { port },
             })
         }
-        RuntimeError::Config(_)
-        | RuntimeError::User { .. }
+        RuntimeError::Sysctl { name, .. } => {
+            let sysctl = sysctls.iter().position(|sysctl| sysctl.name == *name)?;
+            Some(SandboxCause::SysctlRefused { sysctl })
+        }
+        RuntimeError::Config(_) => Some(SandboxCause::Unsupported),
+        // Faults of containers, and what nothing is known of.
+        RuntimeError::User { .. }
+        | RuntimeError::MountPoint { .. }
+        | RuntimeError::WorkingDir(_)
+        | RuntimeError::Image(_)
         | RuntimeError::Create(_)
         | RuntimeError::Start(_)
         | RuntimeError::NotFound { .. }
@@ -42,18 +52,67 @@ pub(crate) fn of_sandbox(error: &RuntimeError) -> Option<SandboxCause> {
 }
 
 /// Why a container cannot be started; `None` if only the error text is known.
-pub(crate) fn of_start(error: &RuntimeError) -> Option<StartCause> {
+pub(crate) fn of_start(error: &RuntimeError, container: &Container) -> Option<StartCause> {
     match error {
         RuntimeError::User { cause: UserFault::RootForbidden, .. } => Some(StartCause::RootForbidden),
         RuntimeError::User { cause: UserFault::NoSuchId | UserFault::NoSuchName, .. } => {
             Some(StartCause::NoSuchId)
         }
-        RuntimeError::Config(_)
+        RuntimeError::MountPoint { target, .. } => match mounted_at(container, target) {
+            _ if is_inside_volume(container, target) => None,
+            Some(mount) => Some(StartCause::MountPoint { mount }),
+            // One of the files that every container gets.
+            None => Some(StartCause::UnusableImage),
+        },
+        RuntimeError::WorkingDir(_) => {
+            let dir = Path::new("/").join(container.working_dir.as_deref().unwrap_or_default());
+            (!is_inside_volume(container, &dir)).then_some(StartCause::WorkingDir)
+        }
+        RuntimeError::Image(_) => Some(StartCause::UnusableImage),
+        RuntimeError::Config(_) => Some(StartCause::Unsupported),
+        // Faults of sandboxes, and what nothing is known of. A program that cannot be executed is an exit.
+        RuntimeError::Sysctl { .. }
         | RuntimeError::Create(_)
         | RuntimeError::HostPort { .. }
         | RuntimeError::Start(_)
         | RuntimeError::NotFound { .. }
         | RuntimeError::Other(_) => None,
+    }
+}
+
+fn mount_points(container: &Container) -> impl Iterator<Item = PathBuf> {
+    container.volume_mounts.iter().flatten().map(|mount| Path::new("/").join(&mount.mount_path))
+}
+
+/// The place in `volumeMounts` of what is mounted there.
+fn mounted_at(container: &Container, target: &Path) -> Option<usize> {
+    mount_points(container).position(|at| at == target)
+}
+
+/// Whether a path is inside of a volume. Other containers and programs change what volumes hold.
+fn is_inside_volume(container: &Container, path: &Path) -> bool {
+    mount_points(container).any(|at| path.starts_with(&at) && path != at)
+}
+
+/// Why it cannot be said how a container is to be made.
+#[derive(Debug)]
+pub(crate) struct SpecFault {
+    /// Human-readable message.
+    pub(crate) message: String,
+    /// Machine-readable cause, if known.
+    pub(crate) cause: Option<StartCause>,
+}
+
+impl SpecFault {
+    /// Something that the container refers to does not exist.
+    pub(crate) fn reference(message: String) -> Self {
+        SpecFault { message, cause: Some(StartCause::BadReference) }
+    }
+}
+
+impl From<String> for SpecFault {
+    fn from(message: String) -> Self {
+        SpecFault { message, cause: None }
     }
 }
 
@@ -66,9 +125,12 @@ pub struct SandboxFailure {
     pub cause: Option<SandboxCause>,
 }
 
-impl From<RuntimeError> for SandboxFailure {
-    fn from(error: RuntimeError) -> Self {
-        SandboxFailure { message: error.to_string(), cause: of_sandbox(&error) }
+impl SandboxFailure {
+    /// The runtime could not create the sandbox of this pod.
+    pub(crate) fn new(error: &RuntimeError, pod: &PodSpec) -> Self {
+        let sysctls = pod.security_context.as_ref().and_then(|context| context.sysctls.as_deref());
+        let cause = of_sandbox(error, sysctls.unwrap_or_default());
+        SandboxFailure { message: error.to_string(), cause }
     }
 }
 
@@ -80,16 +142,52 @@ impl From<String> for SandboxFailure {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::VolumeMount;
+
     use super::*;
 
     #[test]
     fn ports_that_cannot_be_opened_say_which_and_why() {
         let cause = |kind: io::ErrorKind| {
-            of_sandbox(&RuntimeError::HostPort { port: 80, detail: "d".to_owned(), source: kind.into() })
+            of_sandbox(&RuntimeError::HostPort { port: 80, detail: "d".to_owned(), source: kind.into() }, &[])
         };
         assert_eq!(cause(io::ErrorKind::AddrInUse), Some(SandboxCause::HostPortInUse { port: 80 }));
         assert_eq!(cause(io::ErrorKind::PermissionDenied), Some(SandboxCause::HostPortDenied { port: 80 }));
         assert_eq!(cause(io::ErrorKind::TimedOut), Some(SandboxCause::HostPortFailed { port: 80 }));
-        assert_eq!(of_sandbox(&RuntimeError::Create("host port 80".to_owned())), None);
+        assert_eq!(of_sandbox(&RuntimeError::Create("host port 80".to_owned()), &[]), None);
+    }
+
+    #[test]
+    fn sysctls_are_found_in_the_pod() {
+        let sysctl = |name: &str| Sysctl { name: name.to_owned(), value: "1".to_owned() };
+        let sysctls = [sysctl("net.b"), sysctl("net.a")];
+        let cause = |name: &str| {
+            of_sandbox(&RuntimeError::Sysctl { name: name.to_owned(), detail: String::new() }, &sysctls)
+        };
+        assert_eq!(cause("net.a"), Some(SandboxCause::SysctlRefused { sysctl: 1 }));
+        assert_eq!(cause("net.c"), None);
+    }
+
+    #[test]
+    fn what_is_in_a_volume_may_change_and_the_image_does_not() {
+        let mount = |path: &str| VolumeMount { mount_path: path.to_owned(), ..VolumeMount::default() };
+        let container = |dir: &str| Container {
+            working_dir: Some(dir.to_owned()),
+            volume_mounts: Some(vec![mount("/data"), mount("etc/passwd"), mount("/data/sub")]),
+            ..Container::default()
+        };
+        let at = |target: &str| RuntimeError::MountPoint { target: target.into(), detail: String::new() };
+        let dir = || RuntimeError::WorkingDir(String::new());
+        let table = [
+            (at("/data"), "", Some(StartCause::MountPoint { mount: 0 })),
+            (at("/etc/passwd"), "", Some(StartCause::MountPoint { mount: 1 })),
+            (at("/data/sub"), "", None),
+            (at("/etc/hosts"), "", Some(StartCause::UnusableImage)),
+            (dir(), "/etc/hosts", Some(StartCause::WorkingDir)),
+            (dir(), "/data/file", None),
+        ];
+        for (error, working_dir, expected) in table {
+            assert_eq!(of_start(&error, &container(working_dir)), expected, "{error:?}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use outrigger_runtime::{
     SandboxId, SandboxSpec, StopPlan, StopTurn,
 };
 
-use crate::cause::SandboxFailure;
+use crate::cause::{SandboxFailure, SpecFault};
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
@@ -192,7 +192,7 @@ impl PodContext {
         self.pod.metadata.uid.as_deref().unwrap_or("")
     }
 
-    fn spec(&self) -> &PodSpec {
+    pub(crate) fn spec(&self) -> &PodSpec {
         static NONE: std::sync::OnceLock<PodSpec> = std::sync::OnceLock::new();
         let none = NONE.get_or_init(PodSpec::default);
         self.pod.spec.as_ref().unwrap_or(none)
@@ -405,7 +405,7 @@ impl PodContext {
         id: ContainerId,
         image: Image,
         prepared: &PreparedPod,
-    ) -> Result<ContainerSpec, String> {
+    ) -> Result<ContainerSpec, SpecFault> {
         let index = container;
         let container = &self.containers[index];
         let spec = self.spec();
@@ -415,7 +415,8 @@ impl PodContext {
             objects: &self.companions,
             containers: &self.containers,
         }
-        .command_line(container)?;
+        .command_line(container)
+        .map_err(SpecFault::reference)?;
         let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         let mut mounts = prepared.files.mounts(container);
         let own = prepared.volumes.mounts(container, variable)?;

@@ -18,8 +18,8 @@ use k8s_openapi::api::core::v1::PodStatus;
 use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Outlook,
-    Plan, ProbeKind, ProbeOutcome, PullCause, Role, SandboxCause, StartCause, StatusFacts, StopCause, Time,
-    decide, fails_pod, phase, pod_status, rules,
+    Plan, ProbeKind, ProbeOutcome, Role, StatusFacts, StopCause, Time, decide, fails_pod, phase, pod_status,
+    rules,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -611,9 +611,11 @@ impl<R: Runtime> Worker<R> {
             match self.on_failure {
                 _ if end.is_some() => failure = None,
                 OnFailure::Stop if failure.is_some() => end = Some(Event::StopRequested { grace_ms }),
-                OnFailure::StopIfHopeless if failure.is_some() && is_hopeless(&entry.event) => {
+                OnFailure::StopIfHopeless
+                    if failure.is_some() && entry.event.outlook() == Some(Outlook::Hopeless) =>
+                {
                     end = Some(Event::CannotStart { container: entry.container, grace_ms });
-                    not_retried(&mut entry.event);
+                    entry.event.remove_retry();
                 }
                 OnFailure::Stop | OnFailure::StopIfHopeless | OnFailure::Retry => failure = None,
             }
@@ -718,27 +720,6 @@ fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
     let mut decision = Decision::default();
     decide(plan, obs, now, &mut decision);
     !decision.actions.iter().any(|action| matches!(action, Action::BeginStop { .. }))
-}
-
-/// Whether an entry is a failure that waiting cannot heal.
-fn is_hopeless(event: &TraceEvent) -> bool {
-    let outlook = match event {
-        TraceEvent::PullFailed { cause, .. } => cause.map(PullCause::outlook),
-        TraceEvent::SandboxFailed { cause, .. } => cause.map(SandboxCause::outlook),
-        TraceEvent::StartFailed { cause, .. } => cause.map(StartCause::outlook),
-        _ => None,
-    };
-    outlook == Some(Outlook::Hopeless)
-}
-
-/// Removes the time of the next attempt: there is none.
-fn not_retried(event: &mut TraceEvent) {
-    if let TraceEvent::PullFailed { retry_in_ms, .. }
-    | TraceEvent::SandboxFailed { retry_in_ms, .. }
-    | TraceEvent::StartFailed { retry_in_ms, .. } = event
-    {
-        *retry_in_ms = None;
-    }
 }
 
 /// Describes an entry that is a failure which would be retried, or after which the pod can only fail.

@@ -12,6 +12,61 @@ pub enum Outlook {
     Hopeless,
 }
 
+/// Why a pod, or one of its containers, does not start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// An image cannot be had.
+    Pull(PullCause),
+    /// The sandbox cannot be made.
+    Sandbox(SandboxCause),
+    /// A container cannot be started.
+    Start(StartCause),
+}
+
+impl Cause {
+    /// The one table that says for every cause whether waiting can help. A failure without a cause may heal: nothing is
+    /// known that speaks against it.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            Cause::Pull(cause) => match cause {
+                PullCause::InvalidName => Outlook::Hopeless,
+                // Images are loaded, pushed and copied, registries come back, credentials are renewed and disks cleared.
+                PullCause::NeverPull
+                | PullCause::NotFound
+                | PullCause::Unauthorized
+                | PullCause::Unreachable
+                | PullCause::NotOnDisk
+                | PullCause::NoSpace => Outlook::MayHeal,
+            },
+            Cause::Sandbox(cause) => match cause {
+                // Ports become free. Paths appear, when the service that owns them starts.
+                SandboxCause::HostPortInUse { .. }
+                | SandboxCause::HostPortFailed { .. }
+                | SandboxCause::HostPathMissing { .. }
+                | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
+                // A process does not get more rights, and the kernel does not get more settings.
+                SandboxCause::HostPortDenied { .. }
+                | SandboxCause::HostPathDenied { .. }
+                | SandboxCause::HostPathType { .. }
+                | SandboxCause::SysctlRefused { .. }
+                | SandboxCause::NoSuchFsGroup
+                | SandboxCause::VolumeUnsupported { .. }
+                | SandboxCause::Unsupported => Outlook::Hopeless,
+            },
+            Cause::Start(cause) => match cause {
+                // An image that is here does not change, nor do the users of this machine.
+                StartCause::RootForbidden
+                | StartCause::NoSuchId
+                | StartCause::MountPoint { .. }
+                | StartCause::WorkingDir
+                | StartCause::BadReference
+                | StartCause::UnusableImage
+                | StartCause::Unsupported => Outlook::Hopeless,
+            },
+        }
+    }
+}
+
 /// Why an image cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -30,21 +85,6 @@ pub enum PullCause {
     NotOnDisk,
     /// The disk is full.
     NoSpace,
-}
-
-impl PullCause {
-    /// Whether waiting can help. Images are pushed, credentials renewed, files copied and disks cleared; a name stays.
-    pub fn outlook(self) -> Outlook {
-        match self {
-            PullCause::InvalidName => Outlook::Hopeless,
-            PullCause::NeverPull
-            | PullCause::NotFound
-            | PullCause::Unauthorized
-            | PullCause::Unreachable
-            | PullCause::NotOnDisk
-            | PullCause::NoSpace => Outlook::MayHeal,
-        }
-    }
 }
 
 /// Why a sandbox cannot be made.
@@ -76,6 +116,25 @@ pub enum SandboxCause {
         /// Which, by its place in the pod.
         volume: usize,
     },
+    /// This user may not use the path of a `hostPath` volume.
+    HostPathDenied {
+        /// Which, by its place in the pod.
+        volume: usize,
+    },
+    /// The kernel does not have a sysctl, or refuses its value.
+    SysctlRefused {
+        /// Which, by its place in the pod's `sysctls`.
+        sysctl: usize,
+    },
+    /// The group of `fsGroup` does not exist for a run without root.
+    NoSuchFsGroup,
+    /// Volumes of this kind do not exist here.
+    VolumeUnsupported {
+        /// Which, by its place in the pod.
+        volume: usize,
+    },
+    /// The pod asks for something that this machine, or its runtime, does not have. The message says what.
+    Unsupported,
     /// A volume cannot be made for another reason.
     VolumeFailed {
         /// Which, by its place in the pod.
@@ -83,37 +142,27 @@ pub enum SandboxCause {
     },
 }
 
-impl SandboxCause {
-    /// Whether waiting can help. Ports become free and paths appear; a process does not get more privileges.
-    pub fn outlook(self) -> Outlook {
-        match self {
-            SandboxCause::HostPortDenied { .. } => Outlook::Hopeless,
-            SandboxCause::HostPortInUse { .. }
-            | SandboxCause::HostPortFailed { .. }
-            | SandboxCause::HostPathMissing { .. }
-            | SandboxCause::HostPathType { .. }
-            | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
-        }
-    }
-}
-
 /// Why a container cannot be started, where it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum StartCause {
     /// `runAsNonRoot`, and the pod or the image says root, or a name that may be root.
     RootForbidden,
     /// The user or group does not exist where the container would run.
     NoSuchId,
-}
-
-impl StartCause {
-    /// Whether waiting can help. An image that is here does not change, nor do the ids of this user.
-    pub fn outlook(self) -> Outlook {
-        match self {
-            StartCause::RootForbidden | StartCause::NoSuchId => Outlook::Hopeless,
-        }
-    }
+    /// A volume cannot be mounted at its place.
+    MountPoint {
+        /// Which, by its place in `volumeMounts`.
+        mount: usize,
+    },
+    /// `workingDir` is not a directory.
+    WorkingDir,
+    /// It refers to a ConfigMap, Secret, key or variable that does not exist.
+    BadReference,
+    /// The image cannot be run: it has no program, or something else where a container needs a directory.
+    UnusableImage,
+    /// The container asks for something that this machine, or its runtime, does not have. The message says what.
+    Unsupported,
 }
 
 /// Why a probe attempt failed.
@@ -130,4 +179,68 @@ pub enum ProbeCause {
     BadAnswer,
     /// The command ended with another code than 0.
     ExitCode,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The documentation of every cause, in the same words as the trace.
+    const DOCS: &str = include_str!("../../../docs/guide/everyday.md");
+
+    fn name(cause: Cause) -> String {
+        let (value, key) = match cause {
+            Cause::Pull(cause) => (serde_json::to_value(cause), None),
+            Cause::Sandbox(cause) => (serde_json::to_value(cause), Some("cause")),
+            Cause::Start(cause) => (serde_json::to_value(cause), Some("cause")),
+        };
+        let value = value.unwrap();
+        let name = key.map_or(&value, |key| &value[key]);
+        name.as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn every_cause_says_whether_waiting_helps_and_so_do_the_docs() {
+        use {PullCause as P, SandboxCause as B, StartCause as S};
+        let (port, volume) = (80, 0);
+        let hopeless = [
+            Cause::Pull(P::InvalidName),
+            Cause::Sandbox(B::HostPortDenied { port }),
+            Cause::Sandbox(B::HostPathDenied { volume }),
+            Cause::Sandbox(B::HostPathType { volume }),
+            Cause::Sandbox(B::SysctlRefused { sysctl: 0 }),
+            Cause::Sandbox(B::NoSuchFsGroup),
+            Cause::Sandbox(B::VolumeUnsupported { volume }),
+            Cause::Sandbox(B::Unsupported),
+            Cause::Start(S::RootForbidden),
+            Cause::Start(S::NoSuchId),
+            Cause::Start(S::MountPoint { mount: 0 }),
+            Cause::Start(S::WorkingDir),
+            Cause::Start(S::BadReference),
+            Cause::Start(S::UnusableImage),
+            Cause::Start(S::Unsupported),
+        ];
+        let may_heal = [
+            Cause::Pull(P::NeverPull),
+            Cause::Pull(P::NotFound),
+            Cause::Pull(P::Unauthorized),
+            Cause::Pull(P::Unreachable),
+            Cause::Pull(P::NotOnDisk),
+            Cause::Pull(P::NoSpace),
+            Cause::Sandbox(B::HostPortInUse { port }),
+            Cause::Sandbox(B::HostPortFailed { port }),
+            Cause::Sandbox(B::HostPathMissing { volume }),
+            Cause::Sandbox(B::VolumeFailed { volume }),
+        ];
+        for (causes, outlook, word) in
+            [(&hopeless[..], Outlook::Hopeless, "ends"), (&may_heal, Outlook::MayHeal, "tried again")]
+        {
+            for cause in causes {
+                assert_eq!(cause.outlook(), outlook, "{cause:?}");
+                let row = format!("| `{}` |", name(*cause));
+                let row = DOCS.lines().find(|line| line.starts_with(&row));
+                assert!(row.is_some_and(|row| row.ends_with(&format!("| {word} |"))), "{cause:?}: {row:?}");
+            }
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub mod trace;
 mod validate;
 
 pub use action::{Action, Event, ProbeOutcome};
-pub use cause::{Outlook, ProbeCause, PullCause, SandboxCause, StartCause};
+pub use cause::{Cause, Outlook, ProbeCause, PullCause, SandboxCause, StartCause};
 pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};

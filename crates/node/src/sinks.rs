@@ -8,12 +8,13 @@ use outrigger_agent::clock::rfc3339_nanos;
 use outrigger_agent::event::{EndCause, Failure, PodEvent, PodEventKind, PodResult, StatusUpdate};
 use outrigger_agent::log::lost_text;
 use outrigger_agent::{PodContext, PodUid};
-use outrigger_lifecycle::trace::Entry;
+use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
 use outrigger_lifecycle::{Observation, forgotten_sidecars, only_forgotten_run};
 use outrigger_view::hint::{Hints, Subject, kept_running};
 use outrigger_view::output::Output;
+use outrigger_view::words::tell;
 
-use crate::control::PodRegistry;
+use crate::control::{PodRegistry, StartFault};
 use crate::status_file::{EventsFile, StatusFile};
 
 /// The destinations of a run.
@@ -126,14 +127,36 @@ impl Sinks {
     /// Writes an entry of a pod's trace, with a hint if it is a failure.
     fn trace(&self, pod: &PodUid, entry: Entry, exact: Duration) {
         let Some(Member { number, context, hints, .. }) = self.pods.get(pod) else { return };
+        let container = entry.container;
         let hint = hints.on(subject(context), &entry);
         let mut record = entry.into_record(context.plan(), context.name(), rfc3339_nanos(exact));
         (record.manifest, record.hint) = hint;
+        match &record.event {
+            TraceEvent::SandboxReady | TraceEvent::Started { .. } => {
+                self.registry.start_fault(*number, container, None);
+            }
+            event => {
+                if let Some(outlook) = event.outlook() {
+                    let text = start_fault(record.clone());
+                    self.registry.start_fault(*number, container, Some(StartFault { text, outlook }));
+                }
+            }
+        }
         if self.events.is_wanted() {
             self.events.append(&format!("{}\n", record.to_json()));
         }
         self.output.entry(*number, exact, &record);
     }
+}
+
+/// What keeps a pod from starting, without the time of the next attempt, so that it reads the same every time.
+fn start_fault(mut record: Record) -> String {
+    record.event.remove_retry();
+    let container = record.container.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+    let who = format!("{}{container}", record.pod);
+    let Some(told) = tell(&record) else { return who };
+    let hint = told.hint.map(|hint| format!("\n  {hint}")).unwrap_or_default();
+    format!("{who} {}{hint}", told.text)
 }
 
 impl Member {

@@ -49,7 +49,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
         let text = "it runs in the foreground; follow it with `outrigger logs -f`";
         return Err(Failure::Input(anyhow!("cannot attach to {}: {text}", pod.name)));
     };
-    let request = Request::Await { run: run.clone(), over: true, running: false };
+    let request = Request::Await { run: run.clone(), over: true, running: false, faults: true };
     let mut end = node.ask(&request).await.map_err(runs::refused)?;
     let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
     let mut known = BTreeSet::new();
@@ -61,6 +61,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
             Some(text) = written.recv() => logs::write(&text)?,
             _ = interrupt.recv() => return Ok(runs::left_running(&run)),
             answer = end.next() => match answer.map_err(runs::refused)? {
+                Answer::Note(text) => terminal::say(&text),
                 Answer::Exit(code, _) => break u8::try_from(code).unwrap_or(1),
                 other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
             },

@@ -121,21 +121,28 @@ async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
 
 /// Waits for a run. Returns the exit code: that of what has finished, else 0.
 pub(crate) async fn wait(node: &Run, run: &str, until: WaitArg) -> Result<u8, Failure> {
-    let request = Request::Await { run: run.to_owned(), over: false, running: until == WaitArg::Running };
+    let running = until == WaitArg::Running;
+    let request = Request::Await { run: run.to_owned(), over: false, running, faults: true };
     let mut connection = node.ask(&request).await.map_err(runs::refused)?;
-    let answer = tokio::select! {
-        answer = connection.next() => answer.map_err(runs::refused)?,
-        _ = tokio::signal::ctrl_c() => return Ok(runs::left_running(run)),
-    };
-    match answer {
-        Answer::Done => Ok(0),
-        Answer::Exit(code, _) => {
-            if code != 0 {
-                tell_failures(node, run).await;
+    loop {
+        let answer = tokio::select! {
+            answer = connection.next() => answer.map_err(runs::refused)?,
+            _ = tokio::signal::ctrl_c() => return Ok(runs::left_running(run)),
+        };
+        match answer {
+            Answer::Note(text) => terminal::say(&text),
+            Answer::Done => return Ok(0),
+            Answer::Exit(code, why) => {
+                if let Some(why) = why {
+                    terminal::say(&why);
+                }
+                if code != 0 {
+                    tell_failures(node, run).await;
+                }
+                return Ok(u8::try_from(code).unwrap_or(1));
             }
-            Ok(u8::try_from(code).unwrap_or(1))
+            other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
         }
-        other => Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
     for pod in &manifest.pods {
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
-        out.extend(host_paths(pod, spec));
+        out.extend(host_paths(pod, spec, machine.keeps_trying));
         if !machine.cri {
             out.extend(different_ids(pod, spec));
         }
@@ -310,35 +310,43 @@ fn seccomp(
     Some(error(pod, &at, "seccomp", text).hint("put the profile there, or use type `RuntimeDefault`"))
 }
 
-/// Host paths that are not of their type, or do not exist yet.
-fn host_paths(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
+/// Host paths that do not exist yet, for which the pod waits, and those that can never be mounted.
+fn host_paths(pod: &PodManifest, spec: &PodSpec, keeps_trying: bool) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let Some(host_path) = &volume.host_path else { continue };
         let kind = host_path.type_.as_deref().unwrap_or_default();
-        let at = FieldPath::spec("volumes").index(index).field("hostPath").field("path");
         let path = &host_path.path;
-        // Something outside the run may put it right, and the kubelet waits for that: so does a run.
-        let (text, help) = match host_path::fault(Path::new(path), kind) {
-            Some(HostPathFault::Other(wanted)) => (
-                format!(
-                    "hostPath `{path}` is not {wanted}, as its type {kind} says: the pod waits until it is"
-                ),
-                "write another path, or another type",
+        let Some(fault) = host_path::fault(Path::new(path), kind) else { continue };
+        let (text, until, help) = match fault {
+            HostPathFault::Other(wanted) => {
+                let says = if kind.is_empty() { String::new() } else { format!(", as its type {kind} says") };
+                let text = format!("hostPath `{path}` is not {wanted}{says}");
+                (text, "until it is", "write another path, or another type")
+            }
+            HostPathFault::Denied => (
+                format!("hostPath `{path}` cannot be used by this user"),
+                "until it can",
+                "let this user use the path, run it with sudo, or write another path",
             ),
-            Some(HostPathFault::Missing) => {
-                let create = match kind {
+            HostPathFault::Missing => (
+                format!("hostPath `{path}` does not exist"),
+                "until it does",
+                match kind {
                     "Directory" => "create it, or use type `DirectoryOrCreate`",
                     "File" => "create it, or use type `FileOrCreate`",
                     _ => "start what creates it",
-                };
-                (format!("hostPath `{path}` does not exist: the pod waits until it does"), create)
-            }
-            None => continue,
+                },
+            ),
         };
-        let mut warning = Diagnostic::warning(pod.point(&at), text);
-        warning.code = Some("host-path");
-        out.push(warning.hint(help));
+        let span = pod.point(&FieldPath::spec("volumes").index(index).field("hostPath").field("path"));
+        // A service that starts creates its paths, and does not change those of others.
+        let mut found = match fault == HostPathFault::Missing || keeps_trying {
+            true => Diagnostic::warning(span, format!("{text}: the pod waits {until}")),
+            false => Diagnostic::error(span, text),
+        };
+        found.code = Some("host-path");
+        out.push(found.hint(help));
     }
     out
 }

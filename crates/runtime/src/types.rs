@@ -646,7 +646,8 @@ pub struct Stats {
 /// Why a runtime operation failed. [`RuntimeError::reason`] is Kubernetes' reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The request is invalid: bad user, missing mount source … (`CreateContainerConfigError`).
+    /// The pod asks for something that this machine, or the runtime, does not have (`CreateContainerConfigError`). Neither
+    /// changes while a pod waits.
     #[error("{0}")]
     Config(String),
     /// The user of a container is not one it may run as (`CreateContainerConfigError`). Neither image nor machine changes
@@ -658,6 +659,30 @@ pub enum RuntimeError {
         /// What is wrong, and how to fix it.
         detail: String,
     },
+    /// A volume cannot be mounted where the container wants it (`CreateContainerError`): the image, or the path on this machine,
+    /// is not made for it.
+    #[error("{detail}")]
+    MountPoint {
+        /// Where.
+        target: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The working directory is not a directory (`CreateContainerError`).
+    #[error("{0}")]
+    WorkingDir(String),
+    /// The kernel does not have a sysctl, or refuses its value (`CreateContainerConfigError`).
+    #[error("{detail}")]
+    Sysctl {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The image cannot be run: it has no program, or something else where a container needs a directory
+    /// (`CreateContainerError`).
+    #[error("{0}")]
+    Image(String),
     /// Creating the container or sandbox failed (`CreateContainerError`).
     #[error("{0}")]
     Create(String),
@@ -704,10 +729,15 @@ impl RuntimeError {
         match self {
             // The kubelet leaves names to the container runtime.
             RuntimeError::User { cause: UserFault::NoSuchName, .. } => "CreateContainerError",
-            RuntimeError::Config(_) | RuntimeError::User { .. } => "CreateContainerConfigError",
-            RuntimeError::Create(_) | RuntimeError::HostPort { .. } | RuntimeError::NotFound { .. } => {
-                "CreateContainerError"
+            RuntimeError::Config(_) | RuntimeError::User { .. } | RuntimeError::Sysctl { .. } => {
+                "CreateContainerConfigError"
             }
+            RuntimeError::Create(_)
+            | RuntimeError::MountPoint { .. }
+            | RuntimeError::WorkingDir(_)
+            | RuntimeError::Image(_)
+            | RuntimeError::HostPort { .. }
+            | RuntimeError::NotFound { .. } => "CreateContainerError",
             RuntimeError::Start(_) => "StartError",
             RuntimeError::Other(_) => "RunContainerError",
         }

@@ -1,11 +1,11 @@
 //! `hostPath` volumes and their type checks.
 
 use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::VolumeError;
+use super::{VolumeError, VolumeFault};
 
 /// Checks that the path matches `kind`, creating it if the kind allows that.
 pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
@@ -20,14 +20,14 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
         // Nothing is checked; a missing path becomes a directory, as in other container runtimes.
         "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
         "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
-            return Ok(fs::create_dir_all(path).map_err(|e| format!("cannot create {shown}: {e}"))?);
+            return fs::create_dir_all(path).map_err(|e| refused(format!("cannot create {shown}: {e}"), &e));
         }
         "FileOrCreate" if fs::metadata(path).is_err() => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o644);
             return match options.open(path) {
                 Ok(_) => Ok(()),
-                Err(e) => Err(format!("cannot create {shown}: {e}").into()),
+                Err(e) => Err(refused(format!("cannot create {shown}: {e}"), &e)),
             };
         }
         "" | "Directory" | "DirectoryOrCreate" | "File" | "FileOrCreate" | "Socket" | "CharDevice"
@@ -41,20 +41,36 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
         }
     }
     if let Some(e) = fs::metadata(path).err().filter(|e| e.kind() != ErrorKind::NotFound) {
-        return Err(format!("hostPath type check failed: {shown}: {e}").into());
+        return Err(refused(format!("hostPath type check failed: {shown}: {e}"), &e));
     }
     match fault(path, kind) {
         None => Ok(()),
         Some(fault) => {
             let what = match fault {
                 HostPathFault::Missing => "does not exist".to_owned(),
+                HostPathFault::Denied => "cannot be used by this user".to_owned(),
                 HostPathFault::Other(wanted) => format!("is not {wanted}"),
             };
             Err(VolumeError {
                 message: format!("hostPath type check failed: {shown} {what}"),
-                host_path: Some(fault),
+                fault: VolumeFault::HostPath(fault),
             })
         }
+    }
+}
+
+/// The error for a path that cannot be looked at, or created.
+fn refused(message: String, error: &io::Error) -> VolumeError {
+    let fault = unreachable(error).map_or(VolumeFault::Unknown, VolumeFault::HostPath);
+    VolumeError { message, fault }
+}
+
+/// Why a path is out of reach, if waiting does not change that.
+fn unreachable(error: &io::Error) -> Option<HostPathFault> {
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Some(HostPathFault::Denied),
+        ErrorKind::NotADirectory => Some(HostPathFault::Other("below a directory")),
+        _ => None,
     }
 }
 
@@ -63,17 +79,22 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
 pub enum HostPathFault {
     /// It does not exist.
     Missing,
-    /// It is something else. Contains the expected kind: `a directory`.
+    /// This user may not use it.
+    Denied,
+    /// It, or something above it, is something else. Contains what was expected: `a directory`.
     Other(&'static str),
 }
 
 /// Compares a host path with its type without changing anything. A path that would be created is not reported
-/// as missing, and a path that cannot be accessed is not reported at all.
+/// as missing.
 pub fn fault(path: &Path, kind: &str) -> Option<HostPathFault> {
     let found = match fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
-        Err(_) if matches!(kind, "" | "DirectoryOrCreate" | "FileOrCreate") => return None,
-        Err(e) => return (e.kind() == ErrorKind::NotFound).then_some(HostPathFault::Missing),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let is_made = matches!(kind, "" | "DirectoryOrCreate" | "FileOrCreate");
+            return (!is_made).then_some(HostPathFault::Missing);
+        }
+        Err(e) => return unreachable(&e),
     };
     let (fits, wanted) = match kind {
         "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),

@@ -17,12 +17,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
-use outrigger_lifecycle::{Companions, SandboxCause};
+use outrigger_lifecycle::{Companions, SandboxCause, StartCause};
 use outrigger_runtime::embedded::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
 use self::host_path::HostPathFault;
-use crate::cause::SandboxFailure;
+use crate::cause::{SandboxFailure, SpecFault};
 use crate::expand::expand;
 use crate::fields::Fields;
 use crate::quantity;
@@ -60,23 +60,37 @@ struct Volume {
 /// Why a volume cannot be created.
 struct VolumeError {
     message: String,
-    /// Set if a host path does not match its type.
-    host_path: Option<HostPathFault>,
+    fault: VolumeFault,
+}
+
+/// What is known of a volume that cannot be created.
+enum VolumeFault {
+    /// The host path is not what its type says.
+    HostPath(HostPathFault),
+    /// There is no such group for `fsGroup`.
+    FsGroup,
+    /// There are no volumes of this kind.
+    Unsupported,
+    /// Only the message.
+    Unknown,
 }
 
 impl From<String> for VolumeError {
     fn from(message: String) -> Self {
-        VolumeError { message, host_path: None }
+        VolumeError { message, fault: VolumeFault::Unknown }
     }
 }
 
 impl VolumeError {
     /// Adds the volume's index in the pod and its name.
     fn of(self, volume: usize, name: &str) -> SandboxFailure {
-        let cause = match self.host_path {
-            Some(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
-            Some(HostPathFault::Other(_)) => SandboxCause::HostPathType { volume },
-            None => SandboxCause::VolumeFailed { volume },
+        let cause = match self.fault {
+            VolumeFault::HostPath(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
+            VolumeFault::HostPath(HostPathFault::Denied) => SandboxCause::HostPathDenied { volume },
+            VolumeFault::HostPath(HostPathFault::Other(_)) => SandboxCause::HostPathType { volume },
+            VolumeFault::FsGroup => SandboxCause::NoSuchFsGroup,
+            VolumeFault::Unsupported => SandboxCause::VolumeUnsupported { volume },
+            VolumeFault::Unknown => SandboxCause::VolumeFailed { volume },
         };
         SandboxFailure { message: format!("volume {name:?}: {}", self.message), cause: Some(cause) }
     }
@@ -120,18 +134,21 @@ impl Volumes {
         &self,
         container: &Container,
         variable: impl Fn(&str) -> Option<&'v str>,
-    ) -> Result<Vec<Mount>, String> {
+    ) -> Result<Vec<Mount>, SpecFault> {
         if container.volume_devices.iter().flatten().next().is_some() {
-            return Err("volumeDevices are not supported; mount the device with a hostPath volume".into());
+            let message =
+                "volumeDevices are not supported; mount the device with a hostPath volume".to_owned();
+            return Err(SpecFault { message, cause: Some(StartCause::Unsupported) });
         }
         let mut mounts = Vec::new();
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
             let place = || format!("volumeMounts[{index}] ({})", mount.mount_path);
-            let volume = self
-                .by_name
-                .get(&mount.name)
-                .ok_or_else(|| format!("{}: there is no volume {:?}", place(), mount.name))?;
-            let sub_path = sub_path(mount, &variable).map_err(|e| format!("{}: {e}", place()))?;
+            let volume = self.by_name.get(&mount.name).ok_or_else(|| {
+                SpecFault::reference(format!("{}: there is no volume {:?}", place(), mount.name))
+            })?;
+            // The variables of a container are the same every time.
+            let sub_path =
+                sub_path(mount, &variable).map_err(|e| SpecFault::reference(format!("{}: {e}", place())))?;
             let source = match sub_path {
                 None => volume.path.clone(),
                 Some(sub_path) => {
@@ -231,7 +248,10 @@ impl Source<'_> {
                     let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
                     in_memory(&path, size, 0o777)?;
                 }
-                other => return Err(format!("emptyDir.medium {other:?} is not supported; use Memory").into()),
+                other => {
+                    let message = format!("emptyDir.medium {other:?} is not supported; use Memory");
+                    return Err(VolumeError { message, fault: VolumeFault::Unsupported });
+                }
             }
             self.own(&path, Access::ReadWrite)?;
             return Ok(writable(path));
@@ -248,7 +268,7 @@ impl Source<'_> {
             return Ok(writable(path));
         }
         let Some(payload) = self.payload(volume)? else {
-            return Err(unsupported(volume).into());
+            return Err(VolumeError { message: unsupported(volume), fault: VolumeFault::Unsupported });
         };
         if payload.secret {
             in_memory(&path, None, 0o755)?;
@@ -265,7 +285,7 @@ impl Source<'_> {
     }
 
     /// Applies the pod's fsGroup to the volume.
-    fn own(&self, path: &Path, access: Access) -> Result<(), String> {
+    fn own(&self, path: &Path, access: Access) -> Result<(), VolumeError> {
         let context = self.fields.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let Some(group) = context.and_then(|c| c.fs_group) else {
             return Ok(());
@@ -277,18 +297,19 @@ impl Source<'_> {
             return Ok(());
         }
         if !standing.gids().contains(group) {
-            return Err(format!(
+            let message = format!(
                 "fsGroup {group} does not exist here: without root there are only {} groups, by /etc/subgid",
                 standing.gids().count()
-            ));
+            );
+            return Err(VolumeError { message, fault: VolumeFault::FsGroup });
         }
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
         let policy = match policy {
             Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
             _ => ChangePolicy::Always,
         };
-        ownership::give(path, group, access, policy)
-            .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))
+        Ok(ownership::give(path, group, access, policy)
+            .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))?)
     }
 }
 

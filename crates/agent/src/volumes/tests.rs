@@ -56,7 +56,8 @@ impl Fixture {
     fn mounts(&self, mounts: serde_json::Value) -> Result<Vec<Mount>, String> {
         let container = json!({"name": "c", "volumeMounts": mounts});
         let container = serde_json::from_value(container).unwrap();
-        self.set_up()?.mounts(&container, |name| (name == "SUB").then_some("from-env"))
+        let mounts = self.set_up()?.mounts(&container, |name| (name == "SUB").then_some("from-env"));
+        mounts.map_err(|fault| fault.message)
     }
 }
 

@@ -8,7 +8,7 @@ use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, PullCaus
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cause::{self, SandboxFailure};
+use crate::cause::{self, SandboxFailure, SpecFault};
 use crate::clock::Clock;
 use crate::event::{Emitter, PodEventKind};
 use crate::hooks::{self, Ended};
@@ -151,11 +151,11 @@ impl<R: Runtime> Tasks<R> {
 
     async fn prepare(&self, again: bool) -> Result<PreparedPod, SandboxFailure> {
         let id: &SandboxId = &self.pod.sandbox_id;
+        let failed = |error: RuntimeError| SandboxFailure::new(&error, self.pod.spec());
         if again {
-            self.runtime.remove_sandbox(id).await?;
+            self.runtime.remove_sandbox(id).await.map_err(failed)?;
         }
-        let spec = self.pod.sandbox_spec()?;
-        let sandbox = self.runtime.create_sandbox(spec).await?;
+        let sandbox = self.runtime.create_sandbox(self.pod.sandbox_spec()?).await.map_err(failed)?;
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
         let prepared = tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await;
@@ -253,7 +253,9 @@ impl<R: Runtime> Tasks<R> {
         } else {
             let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &prepared) {
                 Ok(spec) => spec,
-                Err(message) => return self.happened(refused("CreateContainerConfigError", message, None)),
+                Err(SpecFault { message, cause }) => {
+                    return self.happened(refused("CreateContainerConfigError", message, cause));
+                }
             };
             self.runtime.create_container(&prepared.sandbox.id, spec).await.map(drop)
         };
@@ -277,7 +279,7 @@ impl<R: Runtime> Tasks<R> {
                     attempt,
                     exit: self.exit(128, ExitReason::StartError, Some(message)),
                 },
-                e => refused(e.reason(), e.to_string(), cause::of_start(&e)),
+                e => refused(e.reason(), e.to_string(), cause::of_start(&e, &self.pod.containers[container])),
             });
         }
         self.happened(Event::Started { container, attempt });

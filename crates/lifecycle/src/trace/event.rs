@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::word;
 use crate::action::ProbeOutcome;
-use crate::cause::{ProbeCause, PullCause, SandboxCause, StartCause};
+use crate::cause::{Cause, Outlook, ProbeCause, PullCause, SandboxCause, StartCause};
 use crate::observation::{ExitReason, HookKind, KillReason, Verdict};
 use crate::plan::{Need, ProbeKind, Role};
 use crate::status::Phase;
@@ -164,8 +164,8 @@ pub enum TraceEvent {
         /// When it is tried again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
-        /// What happened, for programs.
-        #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
+        /// What happened, for programs: `cause` and its details.
+        #[serde(flatten)]
         cause: Option<StartCause>,
     },
     /// Its startup probe passed.
@@ -512,6 +512,27 @@ pub enum LogStream {
 }
 
 impl TraceEvent {
+    /// Whether a failure to start can go away while nothing is changed but time; `None` for everything else.
+    pub fn outlook(&self) -> Option<Outlook> {
+        let cause = match self {
+            TraceEvent::PullFailed { cause, .. } => cause.map(Cause::Pull),
+            TraceEvent::SandboxFailed { cause, .. } => cause.map(Cause::Sandbox),
+            TraceEvent::StartFailed { cause, .. } => cause.map(Cause::Start),
+            _ => return None,
+        };
+        Some(cause.map_or(Outlook::MayHeal, Cause::outlook))
+    }
+
+    /// Removes the time of the next attempt from a failure to start.
+    pub fn remove_retry(&mut self) {
+        if let TraceEvent::PullFailed { retry_in_ms, .. }
+        | TraceEvent::SandboxFailed { retry_in_ms, .. }
+        | TraceEvent::StartFailed { retry_in_ms, .. } = self
+        {
+            *retry_in_ms = None;
+        }
+    }
+
     /// The reason Kubernetes has for such an event where the event itself decides it, and the place it has among the
     /// details.
     fn reason(&self) -> Option<(usize, &'static str)> {

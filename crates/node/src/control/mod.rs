@@ -26,7 +26,7 @@ pub use wire::{
     RunState,
 };
 
-pub(crate) use registry::{OfRun, PodRegistry, Progress};
+pub(crate) use registry::{OfRun, PodRegistry, Progress, StartFault};
 pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, StopOf, listen};
 
 pub(crate) use wire::fuzz;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_agent::clock::Clock;
 use outrigger_agent::{LogVisit, PodContext};
-use outrigger_lifecycle::{Observation, Time, Wait, rules};
+use outrigger_lifecycle::{Observation, Outlook, Time, Wait, rules};
 use outrigger_runtime::ContainerId;
 use outrigger_view::PodView;
 use tokio::sync::watch;
@@ -66,6 +66,17 @@ struct Entry {
     over: bool,
     /// The running instances.
     running: Vec<Option<ContainerId>>,
+    /// Why it, or a container of it, could not be started at the last attempt.
+    faults: BTreeMap<Option<usize>, StartFault>,
+}
+
+/// Why a pod, or one of its containers, could not be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StartFault {
+    /// For people: what happened, the line of the manifest and what to do.
+    pub(crate) text: String,
+    /// Whether the next attempt can succeed.
+    pub(crate) outlook: Outlook,
 }
 
 impl PodRegistry {
@@ -92,7 +103,16 @@ impl PodRegistry {
         let now = self.0.clock.now().time;
         let view = PodView::new(context.name().into(), context.plan().clone(), now);
         let running = vec![None; context.containers().len()];
-        let entry = Entry { context, view, workload, run, ips: Vec::new(), over: false, running };
+        let entry = Entry {
+            context,
+            view,
+            workload,
+            run,
+            ips: Vec::new(),
+            over: false,
+            running,
+            faults: BTreeMap::new(),
+        };
         self.change(|pods| drop(pods.insert(number, entry)));
     }
 
@@ -110,7 +130,26 @@ impl PodRegistry {
             entry.running.resize(context.containers().len(), None);
             entry.view.update(context.plan().clone(), obs);
             entry.context = context;
+            entry.faults.clear();
         });
+    }
+
+    /// Sets why a container, or the pod itself, could not be started; `None` if it has been.
+    pub(crate) fn start_fault(&self, number: usize, container: Option<usize>, fault: Option<StartFault>) {
+        self.change_one(number, |entry| match fault {
+            // The hint is added to the first of many equal failures only.
+            Some(fault)
+                if entry.faults.get(&container).is_some_and(|old| old.text.starts_with(&fault.text)) => {}
+            Some(fault) => drop(entry.faults.insert(container, fault)),
+            None => drop(entry.faults.remove(&container)),
+        });
+    }
+
+    /// What keeps the pods of a run from starting.
+    pub(super) fn start_faults(&self, run: &str) -> Vec<StartFault> {
+        let pods = self.lock();
+        let of_run = |entry: &&Entry| !entry.over && entry.run.as_ref().is_some_and(|of| of.id == run);
+        pods.values().filter(of_run).flat_map(|entry| entry.faults.values().cloned()).collect()
     }
 
     /// Sets the addresses of a pod.

@@ -1,12 +1,13 @@
 //! The server side of the control socket: accepts connections, checks credentials and answers requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_agent::tasks::Task;
+use outrigger_lifecycle::Outlook;
 use outrigger_runtime::Runtime;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -294,7 +295,9 @@ impl<R: Runtime> Server<R> {
                 let answer = answer.await.unwrap_or_else(|_| Err("the pod has ended".to_owned()));
                 client.answer(&answer.map_or_else(Answer::Refused, |()| Answer::Done)).await
             }
-            Request::Await { run, over, running } => self.wait_for_run(&run, over, running, client).await,
+            Request::Await { run, over, running, faults } => {
+                self.wait_for_run(&run, Until { over, running }, faults, client).await
+            }
             Request::Exec(start) => exec::run(&*self.runtime, &self.registry, start, client).await,
             Request::Logs(request) => logs::send(&self.registry, request, &mut client).await,
         }
@@ -359,17 +362,40 @@ impl<R: Runtime> Server<R> {
         pods
     }
 
-    async fn wait_for_run(&self, run: &str, over: bool, running: bool, mut client: Client) -> io::Result<()> {
+    async fn wait_for_run(
+        &self,
+        run: &str,
+        until: Until,
+        faults: bool,
+        mut client: Client,
+    ) -> io::Result<()> {
+        let Until { over, running } = until;
         let mut changes = self.registry.changes();
+        let mut said = BTreeSet::new();
         loop {
             if let Some(code) = self.registry.run_end(run) {
                 return client.answer(&Answer::Exit(code.into(), None)).await;
+            }
+            let is_changing = self.registry.is_changing(run);
+            if faults && !is_changing {
+                let faults = self.registry.start_faults(run);
+                let is_hopeless = faults.iter().any(|fault| fault.outlook == Outlook::Hopeless);
+                for fault in faults {
+                    if said.insert(fault.text.clone()) {
+                        client.answer(&Answer::Note(fault.text)).await?;
+                    }
+                }
+                if is_hopeless && !over {
+                    let text = format!(
+                        "trying again cannot help, but the node goes on: end it with `outrigger stop run/{run}`"
+                    );
+                    return client.answer(&Answer::Exit(1, Some(text))).await;
+                }
             }
             let mut pods = self.registry.pods();
             pods.retain(|pod| pod.run.as_deref() == Some(run));
             let is_up =
                 |pod: &PodState| pod.over || (pod.phase == "Running" && (running || pod.ready == pod.total));
-            let is_changing = self.registry.is_changing(run);
             if !over && !is_changing && pods.iter().any(|pod| !pod.over) && pods.iter().all(is_up) {
                 match self.registry.progress(run) {
                     _ if running => return client.answer(&Answer::Done).await,
@@ -389,6 +415,14 @@ impl<R: Runtime> Server<R> {
             }
         }
     }
+}
+
+/// What a client waits for.
+struct Until {
+    /// Only for the end of the run.
+    over: bool,
+    /// Only until its pods are running, or have ended.
+    running: bool,
 }
 
 /// A connected client.

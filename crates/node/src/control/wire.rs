@@ -86,7 +86,8 @@ pub enum Request {
     Run(Box<RunRecord>),
     /// Wait until a run is what it is for: Jobs and pods that are not restarted have finished, everything else
     /// is ready. Answered by [`Answer::Exit`] if anything has finished, with the result, else by
-    /// [`Answer::Done`].
+    /// [`Answer::Done`]. What cannot be started is said before, as [`Answer::Note`]; if waiting for it cannot help, the
+    /// answer is [`Answer::Exit`] with code 1.
     Await {
         /// The run's id.
         run: String,
@@ -95,6 +96,9 @@ pub enum Request {
         /// Wait only until its pods are running, or have ended.
         #[serde(default)]
         running: bool,
+        /// Say what cannot be started, and do not wait for what never can be.
+        #[serde(default)]
+        faults: bool,
     },
     /// Run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at
     /// the end.

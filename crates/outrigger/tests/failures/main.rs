@@ -341,7 +341,7 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     let patient = ["--network", "none", "--keep-trying", "--timeout", "2s"];
     bench.case("root", &pod(&root)).flags(&patient).says(Ends::With(124), &words);
     // The user of an image is known only when it is here: then it ends at once.
-    let image = image_of_root(&bench);
+    let image = image_of(&bench, "0");
     let root = root.replace("IMAGE", &image);
     bench.case("pulled", &pod(&root)).flags(&["--network", "none"]).says(
         Ends::With(1),
@@ -376,8 +376,12 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     );
     assert!(!said.contains("was asked to stop") && !said.contains("next try"), "{said}");
     // Something that can still be fixed from outside is waited for, and reported.
-    bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none", "--fail-fast"]).says(
-        Ends::With(1),
+    bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none"]).says(
+        Ends::With(2),
+        &["hostPath `/etc/passwd` is not a directory, as its type Directory says\n", "directory.yaml:13"],
+    );
+    bench.case("directory", &pod(&volume("Directory"))).flags(&patient).says(
+        Ends::With(124),
         &["hostPath `/etc/passwd` is not a directory, as its type Directory says: the pod waits until it is"],
     );
     let later = volume("Socket").replace("/etc/passwd", "/nowhere/socket");
@@ -387,9 +391,140 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     );
 }
 
-/// An image with the bench's root file system whose user is root.
-fn image_of_root(bench: &Bench) -> String {
-    let dir = bench.dir.path().join("layout");
+#[test]
+fn what_waiting_cannot_heal_ends_the_pod_at_once() {
+    let bench = Bench::new();
+    let app = "    image: IMAGE\n    command: [\"true\"]\n";
+    let sysctl = |name: &str, value: &str| {
+        format!("{app}  securityContext:\n    sysctls:\n    - {{name: {name}, value: {value}}}\n")
+    };
+    let mount = |at: &str, volume: &str| {
+        format!(
+            "{app}    volumeMounts:\n    - name: v\n      mountPath: {at}\n  volumes:\n  - {{name: v, {volume}}}\n"
+        )
+    };
+    let (nobody, nothing) = (image_of(&bench, "nobody-knows"), image_of(&bench, "0"));
+    let table = [
+        (
+            "sysctl",
+            sysctl("net.ipv4.no_such_setting", "\"1\""),
+            &[
+                "cannot set sysctl net.ipv4.no_such_setting to \"1\": no such file or directory",
+                "sysctl.yaml:13: write a name that is below /proc/sys of this machine, and a value that it takes",
+            ][..],
+        ),
+        (
+            "value",
+            sysctl("net.ipv4.ip_forward", "many"),
+            &["cannot set sysctl net.ipv4.ip_forward to \"many\": invalid argument", "value.yaml:13: "],
+        ),
+        (
+            "file",
+            mount("/bin/busybox", "emptyDir: {}"),
+            &[
+                " at /bin/busybox: not a directory",
+                "file.yaml:13: write another path: a directory is mounted on a",
+            ],
+        ),
+        (
+            "directory",
+            mount("/tmp", "hostPath: {path: /etc/passwd}"),
+            &["cannot mount /etc/passwd at /tmp: is a directory", "directory.yaml:13: write another path"],
+        ),
+        (
+            "proc",
+            mount("/proc/settings", "emptyDir: {}"),
+            &[" at /proc/settings: nothing can be mounted inside /proc", "proc.yaml:13: write another path"],
+        ),
+        (
+            "dir",
+            format!("{app}    workingDir: /bin/busybox\n"),
+            &[
+                "cannot make working directory /bin/busybox: not a directory",
+                "dir.yaml:11: write a directory of the image, or one that does not exist",
+            ],
+        ),
+        (
+            "variable",
+            mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n"),
+            &["subPathExpr \"$(NOPE)\": variable \"NOPE\" has no value", "variable.yaml:8"],
+        ),
+        (
+            "user",
+            app.replace("IMAGE", &nobody),
+            &[
+                "unable to find user nobody-knows: no matching entries in passwd file",
+                "user.yaml:9: set `runAsUser` to a number, or use an image whose USER exists",
+            ],
+        ),
+        (
+            "program",
+            format!("    image: {nothing}\n"),
+            &["has neither ENTRYPOINT nor CMD, set command", "program.yaml:9"],
+        ),
+    ];
+    for (name, spec, expected) in table {
+        let always = pod(&spec).replace("restartPolicy: Never", "restartPolicy: Always");
+        let said = bench.case(name, &always).flags(&["--network", "none"]).says(Ends::With(1), expected);
+        assert!(said.contains("trying again cannot help") && !said.contains("next try"), "{name}: {said}");
+    }
+    // What is inside of a volume can change: another container, or a program of this machine, may write there.
+    fs::create_dir(bench.path("data")).expect("a directory");
+    fs::write(bench.path("data/file"), "").expect("a file");
+    let inside = format!(
+        "{app}    workingDir: /data/file\n    volumeMounts:\n    - {{name: v, mountPath: /data}}\n  volumes:\n  \
+         - {{name: v, hostPath: {{path: {}}}}}\n",
+        bench.path("data").display()
+    );
+    bench.case("inside", &pod(&inside)).flags(&["--network", "none"]).says(
+        Ends::WhenStopped,
+        &["cannot make working directory /data/file: not a directory", "next try in 10 s"],
+    );
+    // An image that must not be pulled can be loaded while the pod waits.
+    let never = "    image: registry.invalid/none:1\n    imagePullPolicy: Never\n";
+    bench
+        .case("never", &pod(never))
+        .flags(&["--network", "none"])
+        .says(Ends::WhenStopped, &["ErrImageNeverPull", "next try in 10 s", "never.yaml:"]);
+}
+
+/// A workload would only make the next pod that cannot start: it ends with the first.
+#[test]
+fn workloads_of_pods_that_can_never_start_end() {
+    let bench = Bench::new();
+    let image = image_of(&bench, "0");
+    for (kind, more) in [("Deployment", ""), ("StatefulSet", "  serviceName: web\n"), ("ReplicaSet", "")] {
+        let manifest = format!(
+            "apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: web}}\nspec:\n{more}  replicas: 2\n  \
+             selector: {{matchLabels: {{a: b}}}}\n  template:\n    metadata: {{labels: {{a: b}}}}\n    spec:\n      \
+             securityContext: {{runAsNonRoot: true}}\n      containers:\n      - name: app\n        image: {image}\n        \
+             command: [\"true\"]\n"
+        );
+        let words = ["image will run as root", "trying again cannot help", "set `runAsUser` to a number"];
+        let said = bench.case(kind, &manifest).flags(&["--network", "none"]).says(Ends::With(1), &words);
+        assert!(!said.contains("next try"), "{kind}: {said}");
+    }
+}
+
+/// What `run` refuses is refused before a node is started, or asked.
+#[test]
+fn a_detached_run_refuses_what_run_refuses() {
+    let bench = Bench::new();
+    let root = "    image: IMAGE\n    command: [\"true\"]\n    securityContext: {runAsNonRoot: true}\n";
+    let typed = "    image: IMAGE\n    command: [\"true\"]\n  volumes:\n  - name: v\n    hostPath: {path: /etc, type: File}\n";
+    for (name, spec, expected) in [
+        ("missing", "    image: rootfs:/no/such/tree\n", "missing.yaml:9:12"),
+        ("root", root, "root.yaml:11"),
+        ("typed", typed, "hostPath `/etc` is not a file, as its type File says"),
+    ] {
+        bench.case(name, &pod(spec)).flags(&["-d", "--wait"]).says(Ends::With(2), &[expected]);
+    }
+    assert!(!bench.path("state/node").exists(), "no node was started");
+}
+
+/// An image of an empty layer with this user.
+fn image_of(bench: &Bench, user: &str) -> String {
+    let dir = bench.dir.path().join(format!("layout-{user}"));
     fs::create_dir_all(dir.join("blobs/sha256")).expect("a directory");
     let digest = |bytes: &[u8]| {
         let file = bench.dir.path().join("blob");
@@ -404,7 +539,7 @@ fn image_of_root(bench: &Bench) -> String {
     };
     // An empty archive: nothing of it is ever run.
     let layer = [0; 1024];
-    let config = serde_json::json!({"os": "linux", "config": {"User": "0"},
+    let config = serde_json::json!({"os": "linux", "config": {"User": user},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", digest(&layer))]}});
     let manifest = serde_json::json!({"schemaVersion": 2, "config": blob(config.to_string().as_bytes()),
         "layers": [blob(&layer)]});

@@ -74,7 +74,7 @@ fn host_paths_that_are_not_are_said(bench: &Bench, name: &str) {
         let source = json!({"hostPath": {"path": host.join(path), "type": kind}});
         let main = with(bench.container("main", "true"), mounts(&[("v", "/v")]));
         let pod = pod("p", json!({"volumes": [volume("v", source)], "containers": [main]}));
-        let mut run = Run::start(bench, &format!("{name}-{index}"), &pod, &[]);
+        let mut run = Run::start(bench, &format!("{name}-{index}"), &pod, &["--keep-trying"]);
         run.wait_for(complaint, |run| {
             run.events_named("sandbox-failed").iter().any(|e| {
                 let message = e["message"].as_str().unwrap_or_default().to_lowercase();

@@ -8,10 +8,11 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 9] = [
+pub(crate) const ALL: [(&str, Test); 10] = [
     ("a_pod_goes_on_when_its_node_is_killed", goes_on),
     ("what_happened_meanwhile_is_known", meanwhile),
     ("a_wait_is_for_what_an_object_is_for", waits),
+    ("a_wait_says_what_cannot_start", cannot_start),
     ("there_is_one_node_for_a_state_directory", one_node),
     ("logs_outlive_their_pod", logs_stay),
     ("state_that_is_garbage_is_one_pod_s_trouble", garbage),
@@ -136,6 +137,42 @@ fn waits(bench: &Bench, name: &str) {
     assert_eq!(code, Some(7), "the result of the Job while the other pod keeps running: {}", node.account());
     node.ready("stays");
     node.must(&["stop", "stays"]);
+    node.leaves_nothing();
+}
+
+fn cannot_start(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let mut app = shell(bench, "app", POLITE);
+    app["workingDir"] = json!("/bin/busybox");
+    let said = node.run("stuck", &json!({"containers": [app]}), &["--wait"]);
+    assert_eq!(said.code, 1, "it is not waited for what can never start: {said:?}");
+    for part in [
+        "stuck app could not start: CreateContainerError: cannot make working directory /bin/busybox: not a directory",
+        "write a directory of the image, or one that does not exist: it is created",
+        "trying again cannot help, but the node goes on: end it with `outrigger stop run/",
+    ] {
+        assert!(said.err.contains(part), "{part}: {said:?}");
+    }
+    node.must(&["stop", "stuck"]);
+    // What can still be put right is waited for, and said meanwhile.
+    let place = bench.work.join(format!("{name}-made-later"));
+    let volumes = json!([{"name": "v", "hostPath": {"path": place, "type": "Directory"}}]);
+    let later = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "later"},
+        "spec": {"containers": [shell(bench, "app", POLITE)], "volumes": volumes}});
+    let (file, state) = (node.file("later", &later), node.state().display().to_string());
+    let args = ["run", "-d", "--wait", "--network", "none", "--state-dir", &state, &file];
+    let mut waiting = node.start_listening(&args);
+    node.until("it is known why", |node| node.say(&["ps", "-o", "json"]).out.contains("does not exist"));
+    assert_eq!(waiting.try_wait().expect("a status"), None, "{}", node.account());
+    fs::create_dir(&place).expect("a directory");
+    let ended = waiting.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{said}\n{}", node.account());
+    assert!(
+        said.contains("later could not create sandbox: volume \"v\": hostPath type check failed"),
+        "{said}"
+    );
+    node.must(&["stop", "later"]);
     node.leaves_nothing();
 }
 

@@ -16,6 +16,7 @@ pub(crate) const WITH_IDS: &[(&str, Test)] = &[
     ("images_keep_their_owners_and_hide_what_they_hide", images_keep_their_owners_and_hide_what_they_hide),
     ("an_id_past_the_range_is_refused", an_id_past_the_range_is_refused),
     ("host_paths_are_used_with_the_user_s_own_rights", host_paths_are_used_with_the_user_s_own_rights),
+    ("what_this_user_may_not_use_is_refused", what_this_user_may_not_use_is_refused),
     ("a_user_namespace_that_is_refused_is_said", a_user_namespace_that_is_refused_is_said),
     ("doctor_is_content", doctor_is_content),
 ];
@@ -375,6 +376,46 @@ fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {
     assert_eq!(fs::read_to_string("/etc/passwd").expect("readable"), before);
     let new = fs::metadata(dir.join("new")).expect("it was written");
     assert_eq!(new.uid(), rustix::process::geteuid().as_raw(), "root in there is this user");
+}
+
+fn what_this_user_may_not_use_is_refused(bench: &Bench, name: &str) {
+    let closed = bench.work.join(format!("{name}-closed"));
+    fs::create_dir_all(closed.join("inside")).expect("a directory");
+    fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).expect("a mode");
+    let inside = closed.join("inside");
+    let volume = |kind: Value| {
+        let host_path = json!({"path": inside, "type": kind});
+        scripted(bench, "true", json!({}), json!({"volumes": [{"name": "v", "hostPath": host_path}]}))
+    };
+    let image = |kind: &str| {
+        scripted(bench, "true", json!({"image": format!("{kind}:{}", inside.display())}), json!({}))
+    };
+    let path = "cannot be used by this user";
+    let table = [
+        ("any", volume(json!("")), path),
+        ("directory", volume(json!("Directory")), path),
+        ("created", volume(json!("DirectoryOrCreate")), path),
+        ("rootfs", image("rootfs"), "let this user read it and enter the directories above it"),
+        ("oci", image("oci"), "let this user read it and enter the directories above it"),
+    ];
+    for (case, pod, text) in table {
+        let mut run = Run::start(bench, &format!("{name}-{case}"), &pod, &[]);
+        assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
+        for part in [text, "sudo", ".json:"] {
+            assert!(run.said().contains(part), "{case}: {part}\n{}", run.account());
+        }
+    }
+    // A path that cannot be made is known when that is tried.
+    let host_path = json!({"path": "/etc/outrigger-not-ours", "type": "DirectoryOrCreate"});
+    let pod = scripted(bench, "true", json!({}), json!({"volumes": [{"name": "v", "hostPath": host_path}]}));
+    let mut run = Run::start(bench, &format!("{name}-made"), &pod, &[]);
+    assert_eq!(run.end(), 1, "{}", run.account());
+    for part in
+        ["cannot create /etc/outrigger-not-ours", "trying again cannot help", "let this user use the path"]
+    {
+        assert!(run.said().contains(part), "{part}\n{}", run.account());
+    }
+    fs::set_permissions(&closed, PermissionsExt::from_mode(0o700)).expect("a mode");
 }
 
 /// In a user namespace that allows no nested ones.

@@ -133,6 +133,15 @@ fn ports_of_root_are_refused(bench: &Bench, name: &str) {
     for part in ["host port 80 needs more privileges", "publish a port from 1024 up"] {
         assert!(run.said().contains(part), "{part}\n{}", run.account());
     }
+    let ports = json!({"ports": [{"containerPort": 80, "hostPort": 81}]});
+    let mut run =
+        Run::start(bench, &format!("{name}-pod"), &scripted(bench, "true", ports, json!({})), &PRIVATE);
+    assert_ne!(run.end(), 0, "{}", run.account());
+    for part in
+        ["host port 81 needs more privileges", ".json:", "write a hostPort from 1024 up, or run it with sudo"]
+    {
+        assert!(run.said().contains(part), "{part}\n{}", run.account());
+    }
 }
 
 fn the_machine_s_network_is_there_when_asked_for(bench: &Bench, name: &str) {

@@ -83,6 +83,20 @@ impl Fault {
         matches!(self, Fault::Refused(text) if text.contains("already in starting state"))
     }
 
+    /// The image names a user or group that its own tables do not have.
+    pub(crate) fn is_unknown_user(&self) -> bool {
+        let words = ["no users found", "no groups found", "no matching entries in"];
+        matches!(self, Fault::Refused(text) if words.iter().any(|word| text.contains(word)))
+    }
+
+    /// The kernel, or the runtime below, refuses a setting of this name.
+    pub(crate) fn is_about_sysctl(&self, name: &str) -> bool {
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        let words =
+            [path, format!("sysctl {name:?}"), format!("sysctl key {name}"), format!("sysctl {name}")];
+        matches!(self, Fault::Refused(text) if words.iter().any(|word| text.contains(word)))
+    }
+
     /// Names of sandboxes and containers are unique in a runtime.
     pub(crate) fn is_name_taken(&self) -> bool {
         matches!(self, Fault::Refused(text) if text.contains("is reserved for"))

@@ -12,7 +12,7 @@ use super::wire::{
 };
 use crate::{
     AppArmor, ContainerSpec, NetworkMode, Propagation, Resources, RuntimeError, SandboxSpec, Seccomp,
-    UserNamespace,
+    UserFault, UserNamespace,
 };
 
 /// The agent's name for a sandbox or container, used to find one whose creation was not answered.
@@ -194,7 +194,8 @@ fn refuse_root(spec: &ContainerSpec, pod: &PodSandboxMetadata) -> Result<(), Run
     }
     let refused = |what: &str| {
         let (namespace, name) = (&pod.namespace, &pod.name);
-        Err(RuntimeError::Config(format!("{what} (pod: \"{namespace}/{name}\", container: {})", spec.name)))
+        let detail = format!("{what} (pod: \"{namespace}/{name}\", container: {})", spec.name);
+        Err(RuntimeError::User { cause: UserFault::RootForbidden, detail })
     };
     let user = image_user(spec);
     match (spec.identity.run_as_user, user.parse::<i64>()) {
@@ -217,7 +218,7 @@ fn image_user(spec: &ContainerSpec) -> &str {
 fn mount(mount: &crate::Mount) -> Result<wire::Mount, RuntimeError> {
     // containerd creates a missing source as a directory, and nobody would notice.
     if !mount.source.exists() {
-        return Err(RuntimeError::Config(format!("mount source {} does not exist", mount.source.display())));
+        return Err(RuntimeError::Create(format!("mount source {} does not exist", mount.source.display())));
     }
     Ok(wire::Mount {
         container_path: text(&mount.target)?,

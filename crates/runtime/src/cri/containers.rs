@@ -24,6 +24,7 @@ use super::wire::{
 use crate::signals;
 use crate::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, RuntimeError, SandboxId, Started, Stats,
+    UserFault,
 };
 
 /// How often a name in use is retried with another number.
@@ -139,8 +140,13 @@ impl Inner {
         mut config: ContainerConfig,
         spec: &ContainerSpec,
     ) -> Result<String, RuntimeError> {
-        let failed =
-            |fault: Fault| RuntimeError::Create(format!("cannot create container {:?}: {fault}", spec.name));
+        let failed = |fault: Fault| {
+            let detail = format!("cannot create container {:?}: {fault}", spec.name);
+            match fault.is_unknown_user() {
+                true => RuntimeError::User { cause: UserFault::NoSuchName, detail },
+                false => RuntimeError::Create(detail),
+            }
+        };
         let mut retry = self.client.retry();
         let mut numbers = 0;
         loop {

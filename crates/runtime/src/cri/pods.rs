@@ -151,7 +151,13 @@ impl Inner {
                 }
                 continue;
             }
-            return Err(cannot("make", &spec.pod_name, &fault));
+            let refused = spec.sysctls.keys().find(|name| fault.is_about_sysctl(name));
+            return Err(match (cannot("make", &spec.pod_name, &fault), refused) {
+                (RuntimeError::Create(detail), Some(name)) => {
+                    RuntimeError::Sysctl { name: name.clone(), detail }
+                }
+                (error, _) => error,
+            });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +10,20 @@ use super::sys::errno_text;
 use crate::{RuntimeError, UserFault};
 
 /// Which [`RuntimeError`] a fault becomes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
-    /// The request is invalid.
+    /// This machine does not have what the pod asks for.
     Config,
     /// The container may not run as its user.
     User(UserFault),
+    /// A volume cannot be mounted there.
+    MountPoint(PathBuf),
+    /// The working directory is not a directory.
+    WorkingDir,
+    /// The kernel refuses a sysctl, by its name.
+    Sysctl(String),
+    /// The image cannot be run.
+    Image,
     /// Creating the container failed.
     Create,
     /// The program could not be exec'd.
@@ -52,6 +61,22 @@ impl Fault {
         Fault::new(FaultKind::User(cause), text.into())
     }
 
+    pub(crate) fn mount_point(target: &Path, text: impl Into<String>) -> Self {
+        Fault::new(FaultKind::MountPoint(target.to_owned()), text.into())
+    }
+
+    pub(crate) fn working_dir(text: impl Into<String>) -> Self {
+        Fault::new(FaultKind::WorkingDir, text.into())
+    }
+
+    pub(crate) fn sysctl(name: &str, text: impl Into<String>) -> Self {
+        Fault::new(FaultKind::Sysctl(name.to_owned()), text.into())
+    }
+
+    pub(crate) fn image(text: impl Into<String>) -> Self {
+        Fault::new(FaultKind::Image, text.into())
+    }
+
     pub(crate) fn create(text: impl Into<String>) -> Self {
         Fault::new(FaultKind::Create, text.into())
     }
@@ -70,6 +95,10 @@ impl From<Fault> for RuntimeError {
         match fault.kind {
             FaultKind::Config => RuntimeError::Config(fault.text),
             FaultKind::User(cause) => RuntimeError::User { cause, detail: fault.text },
+            FaultKind::MountPoint(target) => RuntimeError::MountPoint { target, detail: fault.text },
+            FaultKind::WorkingDir => RuntimeError::WorkingDir(fault.text),
+            FaultKind::Sysctl(name) => RuntimeError::Sysctl { name, detail: fault.text },
+            FaultKind::Image => RuntimeError::Image(fault.text),
             FaultKind::Create => RuntimeError::Create(fault.text),
             FaultKind::Start => RuntimeError::Start(fault.text),
             FaultKind::Other => RuntimeError::Other(fault.text),

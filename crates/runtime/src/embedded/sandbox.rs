@@ -237,7 +237,8 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holde
                     Some(user) => sys::as_user(user.first_id, || fs::write(&path, value)),
                     None => fs::write(&path, value),
                 }
-                .configuring(what)?;
+                // What the kernel has, and what it takes, does not change while the pod waits.
+                .map_err(|error| Fault::sysctl(name, format!("{}: {}", what(), sys::errno_text(&error))))?;
             }
             for (path, name) in [(&state.net, "net"), (&state.ipc, "ipc"), (&state.uts, "uts")] {
                 let Some(path) = path else { continue };
@@ -254,7 +255,7 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holde
 /// Refuses settings that would affect more than the pod.
 fn check_sysctl(name: &str, state: &SandboxState) -> Result<(), Fault> {
     if name.contains("..") || name.contains('/') {
-        return Err(Fault::config(format!("sysctl {name:?} is not a name like net.ipv4.ip_forward")));
+        return Err(Fault::sysctl(name, format!("sysctl {name:?} is not a name like net.ipv4.ip_forward")));
     }
     let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
     let (own, field) = if name.starts_with("net.") {
@@ -262,16 +263,18 @@ fn check_sysctl(name: &str, state: &SandboxState) -> Result<(), Fault> {
     } else if ipc.iter().any(|prefix| name.starts_with(prefix)) {
         (state.ipc.is_some(), "hostIPC")
     } else {
-        return Err(Fault::config(format!(
-            "sysctl {name:?} is not namespaced: it would change the whole machine"
-        )));
+        return Err(Fault::sysctl(
+            name,
+            format!("sysctl {name:?} is not namespaced: it would change the whole machine"),
+        ));
     };
     if own {
         Ok(())
     } else {
-        Err(Fault::config(format!(
-            "sysctl {name:?} is not allowed with {field}: it would change the whole machine"
-        )))
+        Err(Fault::sysctl(
+            name,
+            format!("sysctl {name:?} is not allowed with {field}: it would change the whole machine"),
+        ))
     }
 }
 

@@ -21,7 +21,7 @@ crate::trials![
     targets_cannot_escape_through_links,
     missing_links_in_the_image_are_followed_inside,
     nothing_is_mounted_over_proc_or_the_root,
-    a_missing_source_is_a_config_error,
+    a_missing_source_may_appear,
     mounts_of_the_host_reach_the_container_only_when_asked,
     the_container_s_mounts_reach_the_host_only_when_asked,
     devices_are_the_usual_ones,
@@ -216,7 +216,7 @@ async fn nothing_is_mounted_over_proc_or_the_root() {
         spec.mounts = vec![mount(&data, target, false)];
         let error = pod.start(spec).await.unwrap_err();
         assert!(
-            matches!(&error, RuntimeError::Config(text) if text.contains("nothing can be mounted")),
+            matches!(&error, RuntimeError::MountPoint { detail, .. } if detail.contains("nothing can be mounted")),
             "{error:?}"
         );
     }
@@ -233,7 +233,7 @@ async fn nothing_is_mounted_over_proc_or_the_root() {
             spec.mounts = vec![mount(source, target, read_only)];
             let error = pod.start(spec).await.unwrap_err();
             assert!(
-                matches!(&error, RuntimeError::Config(text) if text.contains("over the container's root")),
+                matches!(&error, RuntimeError::MountPoint { detail, .. } if detail.contains("over the container's root")),
                 "{target}: {error:?}"
             );
         }
@@ -245,12 +245,12 @@ async fn nothing_is_mounted_over_proc_or_the_root() {
     pod.finish().await;
 }
 
-async fn a_missing_source_is_a_config_error() {
+async fn a_missing_source_may_appear() {
     let pod = Pod::new().await;
     let mut spec = pod.script("true");
     spec.mounts = vec![mount(std::path::Path::new("/no/such/source"), "/data", false)];
     let error = pod.start(spec).await.unwrap_err();
-    assert!(matches!(&error, RuntimeError::Config(_)), "{error:?}");
+    assert!(matches!(&error, RuntimeError::Create(_)), "{error:?}");
     assert_eq!(error.to_string(), "cannot mount /no/such/source at /data: no such file or directory");
     pod.finish().await;
 }

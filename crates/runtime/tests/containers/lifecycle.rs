@@ -178,7 +178,7 @@ async fn an_image_without_command_cannot_be_created() {
     spec.command = None;
     let error = pod.start(spec).await.unwrap_err();
     assert!(
-        matches!(&error, RuntimeError::Create(text) if text.starts_with("no command specified")),
+        matches!(&error, RuntimeError::Image(text) if text.starts_with("no command specified")),
         "{error:?}"
     );
     pod.finish().await;

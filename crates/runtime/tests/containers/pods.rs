@@ -166,7 +166,8 @@ async fn bad_sysctls_are_refused() {
         spec.sysctls = BTreeMap::from([(name.to_owned(), "1".to_owned())]);
         let id = spec.id.clone();
         let error = runtime.create_sandbox(spec).await.unwrap_err();
-        assert!(matches!(&error, RuntimeError::Config(text) if text.contains(complaint)), "{error:?}");
+        let is_said = matches!(&error, RuntimeError::Sysctl { name: of, detail } if of == name && detail.contains(complaint));
+        assert!(is_said, "{error:?}");
         runtime.remove_sandbox(&id).await.unwrap();
         assert_nothing_left(state.path(), &id);
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use outrigger_runtime::cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{
     ImageError, Mount, NetworkMode, Propagation, PullPolicy, PullRequest, Runtime, RuntimeError, Seccomp,
+    UserFault,
 };
 
 use crate::support::{Pod, connect, endpoint, image, limits, sandbox_spec, subnet};
@@ -21,6 +22,7 @@ trials!(
     command_environment_and_directory_follow_image_and_pod,
     namespaces_are_shared_as_asked,
     a_private_network_has_an_address_and_a_namespace,
+    what_never_works_is_told_apart,
     node_tools_see_the_kubelets_labels,
     a_pod_of_the_same_name_can_run_beside,
     orphans_are_found_by_their_process,
@@ -84,7 +86,9 @@ async fn root_is_refused_where_the_pod_says_so() {
         spec.image = of.unwrap_or(spec.image);
         match (pod.start(spec).await, refused) {
             (Ok(_), None) => {}
-            (Err(RuntimeError::Config(text)), Some(says)) => assert!(text.contains(says), "{text}"),
+            (Err(RuntimeError::User { cause: UserFault::RootForbidden, detail }), Some(says)) => {
+                assert!(detail.contains(says), "{detail}");
+            }
             (other, _) => panic!("{user:?}: {other:?}, wanted {refused:?}"),
         }
     }
@@ -143,7 +147,7 @@ async fn mounts_arrive_and_missing_ones_are_refused() {
     let mut spec = pod.script("true");
     spec.mounts = vec![mount(&missing, "/x", false)];
     match pod.start(spec).await {
-        Err(RuntimeError::Config(text)) => assert!(text.contains("missing does not exist"), "{text}"),
+        Err(RuntimeError::Create(text)) => assert!(text.contains("missing does not exist"), "{text}"),
         other => panic!("{other:?}"),
     }
     assert!(!missing.exists(), "nobody made it");
@@ -182,6 +186,29 @@ async fn namespaces_are_shared_as_asked() {
         assert_eq!(pod.wait(&other).await.code, 137);
         pod.finish().await;
     }
+}
+
+/// The kubelet would try these again for ever.
+async fn what_never_works_is_told_apart() {
+    let runtime = connect(endpoint(), limits()).await;
+    for (name, value) in [("net.ipv4.no_such_setting", "1"), ("net.ipv4.ip_forward", "many")] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut spec = sandbox_spec(dir.path());
+        spec.network = NetworkMode::Private;
+        spec.sysctls = [(name.to_owned(), value.to_owned())].into();
+        let id = spec.id.clone();
+        let error = runtime.create_sandbox(spec).await.expect_err("a sysctl that is refused");
+        assert!(matches!(&error, RuntimeError::Sysctl { name: of, .. } if of == name), "{error:?}");
+        runtime.remove_sandbox(&id).await.expect("removed");
+    }
+    let pod = Pod::new().await;
+    let mut spec = pod.script("true");
+    // A group needs a user: that of the image is given by its name.
+    spec.image.user = Some("nobody-knows".to_owned());
+    spec.identity.run_as_group = Some(7);
+    let error = pod.start(spec).await.expect_err("a user that does not exist");
+    assert!(matches!(&error, RuntimeError::User { cause: UserFault::NoSuchName, .. }), "{error:?}");
+    pod.finish().await;
 }
 
 async fn a_private_network_has_an_address_and_a_namespace() {

@@ -196,6 +196,18 @@ fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
         Some(SandboxCause::HostPortDenied { port }) => port::denied(pod, port),
         Some(SandboxCause::HostPortFailed { port }) => port::refused(pod, port),
         Some(SandboxCause::HostPathMissing { volume }) => volume::missing(pod, volume),
+        Some(SandboxCause::HostPathDenied { volume }) => volume::denied(volume),
+        Some(SandboxCause::SysctlRefused { sysctl }) => Hint::at(
+            FieldPath::spec("securityContext").field("sysctls").index(sysctl),
+            "write a name that is below /proc/sys of this machine, and a value that it takes",
+        ),
+        Some(SandboxCause::NoSuchFsGroup) => Hint::at(
+            FieldPath::spec("securityContext").field("fsGroup"),
+            "write a group that exists, remove it, or run it with sudo",
+        ),
+        Some(SandboxCause::VolumeUnsupported { volume }) => volume::unsupported(volume),
+        // The message says what, and how to get it.
+        Some(SandboxCause::Unsupported) => Hint::nowhere(""),
         Some(SandboxCause::HostPathType { volume }) => volume::of_another_type(volume),
         Some(SandboxCause::VolumeFailed { volume }) => {
             references::below(pod, &FieldPath::spec("volumes")).unwrap_or_else(|| volume::failed(pod, volume))

@@ -37,5 +37,16 @@ pub(super) fn hint(
                 )),
             }
         }
+        StartCause::MountPoint { mount } => Some(Hint::at(
+            path.clone().field("volumeMounts").index(mount).field("mountPath"),
+            "write another path: a directory is mounted on a directory, a file on a file, and nothing below /proc",
+        )),
+        StartCause::WorkingDir => {
+            let hint = "write a directory of the image, or one that does not exist: it is created";
+            Some(Hint::at(path.clone().field("workingDir"), hint))
+        }
+        StartCause::UnusableImage => Some(Hint::at(path.clone().field("image"), "")),
+        // What is not in the manifest is looked for there; else the message says what to do.
+        StartCause::BadReference | StartCause::Unsupported => None,
     }
 }

@@ -156,6 +156,13 @@ fn every_failure_has_its_line_and_its_way_out() {
             "add Secret `tls`",
         ),
         (
+            Some("app"),
+            "start-failed",
+            json!({"error": "CreateContainerError", "message": "m", "cause": "unusable-image"}),
+            "p.yaml:21",
+            "",
+        ),
+        (
             Some("proxy"),
             "probe",
             json!({"kind": "startup", "outcome": "failure", "verdict": "failure", "cause": "refused"}),
@@ -204,6 +211,8 @@ fn a_volume_that_cannot_be_made_is_not_a_fault_of_the_machine() {
         (host("File"), missing, "FileOrCreate"),
         (host("Socket"), missing, "start the program that creates it"),
         (host("File"), other, "another type"),
+        (host(""), SandboxCause::HostPathDenied { volume: 0 }, "let this user use the path"),
+        (host(""), SandboxCause::VolumeUnsupported { volume: 0 }, ""),
         (host("FileOrCreate"), failed, ""),
         (json!({"name": "host", "emptyDir": {}}), failed, ""),
     ] {

@@ -25,6 +25,19 @@ pub(super) fn missing(pod: Subject<'_>, volume: usize) -> Hint {
     }
 }
 
+/// This user may not use the host path.
+pub(super) fn denied(volume: usize) -> Hint {
+    Hint::at(
+        place(volume).field("hostPath").field("path"),
+        "let this user use the path, run it with sudo, or write another path",
+    )
+}
+
+/// There are no volumes of this kind. The message says which there are.
+pub(super) fn unsupported(volume: usize) -> Hint {
+    Hint::at(place(volume), "")
+}
+
 /// Something else is at the host path.
 pub(super) fn of_another_type(volume: usize) -> Hint {
     Hint::at(

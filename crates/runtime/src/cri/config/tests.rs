@@ -185,7 +185,7 @@ fn a_mount_source_must_be_there() {
     };
     let made = super::mount(&mount("/")).unwrap();
     assert_eq!((made.host_path.as_str(), made.readonly, made.propagation), ("/", true, 2));
-    assert!(matches!(super::mount(&mount("/no/such")), Err(RuntimeError::Config(_))));
+    assert!(matches!(super::mount(&mount("/no/such")), Err(RuntimeError::Create(_))));
 }
 
 #[test]

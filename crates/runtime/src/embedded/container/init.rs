@@ -29,7 +29,7 @@ use super::{dev, mounts, pieces, rootfs, terminal};
 use crate::embedded::cgroup::{self, Refusal};
 use crate::embedded::fault::{Context, Fault};
 use crate::embedded::protocol::{SandboxState, ShimConfig};
-use crate::embedded::sys::PidSlot;
+use crate::embedded::sys::{PidSlot, errno_text};
 use crate::embedded::userns;
 use crate::embedded::{layout, rootless, socket, sys};
 
@@ -179,7 +179,14 @@ impl Init<'_> {
         mounts::mount_volumes(&root, volumes)?;
         let cwd = relative(Path::new(&self.profile.cwd));
         if !cwd.as_os_str().is_empty() {
-            root.dir(&cwd).creating(|| format!("cannot make working directory {}", self.profile.cwd))?;
+            root.dir(&cwd).map_err(|error| {
+                let text =
+                    format!("cannot make working directory {}: {}", self.profile.cwd, errno_text(&error));
+                match error.raw_os_error() {
+                    Some(libc::ENOTDIR) => Fault::working_dir(text),
+                    _ => Fault::create(text),
+                }
+            })?;
         }
         let own_cgroup = config.cgroups.is_unified().then(|| mounts::mount_cgroup(&kernel, privileged));
         let own_cgroup = own_cgroup.transpose()?;

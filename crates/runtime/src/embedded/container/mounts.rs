@@ -66,8 +66,12 @@ pub(crate) fn open_volumes<'a>(
         .iter()
         .map(|mount| {
             let what = || format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
-            let tree = clone_mount(&mount.source, true).configuring(what)?;
-            let kind = rustix::fs::fstat(&tree).configuring(what)?.st_mode;
+            let tree = clone_mount(&mount.source, true).map_err(|error| match error.raw_os_error() {
+                // It is there, and this user may not use it.
+                Some(libc::EACCES) => Fault::config(format!("{}: {}", what(), errno_text(&error))),
+                _ => Fault::create(format!("{}: {}", what(), errno_text(&error))),
+            })?;
+            let kind = rustix::fs::fstat(&tree).creating(what)?.st_mode;
             let is_dir = FileType::from_raw_mode(kind) == FileType::Directory;
             let propagation = match mount.propagation {
                 Propagation::Private => libc::MS_PRIVATE,
@@ -133,26 +137,45 @@ pub(super) fn mount_volumes(root: &Root, volumes: Vec<Volume<'_>>) -> Result<(),
         let what = || format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
         let target = relative(&mount.target);
         if target.as_os_str().is_empty() {
-            return Err(Fault::config(format!(
-                "{}: nothing can be mounted over the container's root",
-                what()
-            )));
+            let text = format!("{}: nothing can be mounted over the container's root", what());
+            return Err(Fault::mount_point(&mount.target, text));
         }
-        let target = if is_dir { root.dir(&target) } else { root.file(&target) }.creating(what)?;
+        let inside_proc = || {
+            let text = format!("{}: nothing can be mounted inside /proc", what());
+            Fault::mount_point(&mount.target, text)
+        };
+        if target.starts_with("proc") {
+            return Err(inside_proc());
+        }
+        let found = if is_dir { root.dir(&target) } else { root.file(&target) };
+        let target = found.map_err(|error| refused(mount, &error))?;
         // Resolved: a link of the image may lead there.
         if is_same(root.fd(), target.as_fd()).creating(what)? {
-            return Err(Fault::config(format!(
+            let text = format!(
                 "{}: a link of the image leads from there to /, and nothing can be mounted over the container's root; \
                  choose another mountPath",
                 what()
-            )));
+            );
+            return Err(Fault::mount_point(&mount.target, text));
         }
         if is_on_proc(target.as_fd()) {
-            return Err(Fault::config(format!("{}: nothing can be mounted inside /proc", what())));
+            return Err(inside_proc());
         }
-        attach(tree.as_fd(), target.as_fd()).creating(what)?;
+        attach(tree.as_fd(), target.as_fd()).map_err(|error| refused(mount, &error))?;
     }
     Ok(())
+}
+
+/// Why a volume is not mounted. The file at its target does not become a directory, nor a directory a file.
+fn refused(mount: &Mount, error: &std::io::Error) -> Fault {
+    let (source, target) = (mount.source.display(), mount.target.display());
+    let text = format!("cannot mount {source} at {target}: {}", errno_text(error));
+    match error.raw_os_error() {
+        Some(libc::ENOTDIR | libc::EISDIR | libc::EINVAL | libc::EACCES | libc::EPERM | libc::EROFS) => {
+            Fault::mount_point(&mount.target, text)
+        }
+        _ => Fault::create(text),
+    }
 }
 
 fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> std::io::Result<bool> {
@@ -171,12 +194,12 @@ fn is_on_proc(fd: BorrowedFd<'_>) -> bool {
 pub(super) fn mount_kernel_filesystem(root: &Root, name: &str, mounted: OwnedFd) -> Result<Root, Fault> {
     let what = || format!("cannot mount /{name}");
     let target = root.plain_dir(name).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => Fault::create(format!(
+        Some(libc::ELOOP) => Fault::image(format!(
             "the image is refused: its /{name} is a symbolic link, which would move a file system of the kernel to where \
              nothing protects it; build the image with a directory there"
         )),
         Some(libc::ENOTDIR) => {
-            Fault::create(format!("the image is refused: its /{name} is not a directory"))
+            Fault::image(format!("the image is refused: its /{name} is not a directory"))
         }
         _ => Fault::create(format!("{}: {}", what(), errno_text(&error))),
     })?;

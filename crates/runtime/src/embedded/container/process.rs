@@ -83,7 +83,7 @@ pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
         (None, None) => spec.image.entrypoint.iter().chain(&spec.image.cmd).cloned().collect(),
     };
     if line.is_empty() {
-        return Err(Fault::create(format!(
+        return Err(Fault::image(format!(
             "no command specified: image {:?} has neither ENTRYPOINT nor CMD, set command",
             spec.image.reference
         )));

@@ -85,7 +85,7 @@ fn mount_rootfs(
     warn: impl FnOnce(String),
 ) -> Result<(PathBuf, bool), Fault> {
     let Some(top) = layers.last() else {
-        return Err(Fault::create("the image has no layers: there is nothing to run"));
+        return Err(Fault::image("the image has no layers: there is nothing to run"));
     };
     for layer in layers {
         if !layer.is_dir() {

@@ -236,10 +236,11 @@ fn check_target(mount: &crate::Mount) -> Result<(), Fault> {
     let what = format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
     match relative(&mount.target) {
         target if target.as_os_str().is_empty() => {
-            Err(Fault::config(format!("{what}: nothing can be mounted over the container's root")))
+            let text = format!("{what}: nothing can be mounted over the container's root");
+            Err(Fault::mount_point(&mount.target, text))
         }
         target if target.starts_with("proc") => {
-            Err(Fault::config(format!("{what}: nothing can be mounted inside /proc")))
+            Err(Fault::mount_point(&mount.target, format!("{what}: nothing can be mounted inside /proc")))
         }
         _ => Ok(()),
     }
