@@ -26,6 +26,7 @@ mod probe;
 mod replicas;
 mod resources;
 pub mod rules;
+mod shell;
 mod source;
 mod status;
 mod time;

@@ -1,10 +1,14 @@
 //! Commands that obviously run for a long time, or for ever: `sleep infinity`, as service meshes have it in preStop hooks.
 
+use crate::shell::{base_name, script_of};
+
 /// How long a command runs at least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AtLeast {
     /// This many milliseconds.
     Ms(u64),
+    /// Until other containers of the pod have ended.
+    OthersEnd,
     /// It never ends by itself.
     Forever,
 }
@@ -18,12 +22,10 @@ impl AtLeast {
     fn then(self, next: AtLeast) -> AtLeast {
         match (self, next) {
             (AtLeast::Ms(a), AtLeast::Ms(b)) => AtLeast::Ms(a.saturating_add(b)),
-            _ => AtLeast::Forever,
+            _ => self.max(next),
         }
     }
 }
-
-const SHELLS: [&str; 6] = ["sh", "bash", "ash", "dash", "zsh", "ksh"];
 
 /// How long a command runs at least, as far as that can be seen. In doubt, no time at all.
 pub(super) fn command(words: &[String]) -> AtLeast {
@@ -32,14 +34,7 @@ pub(super) fn command(words: &[String]) -> AtLeast {
         [env, rest @ ..] if base_name(env) == "env" => rest,
         words => words,
     };
-    match words {
-        [shell, option, script, ..]
-            if SHELLS.contains(&base_name(shell)) && option.starts_with('-') && option.ends_with('c') =>
-        {
-            self::script(script)
-        }
-        words => simple(words),
-    }
+    script_of(words).map_or_else(|| simple(words), script)
 }
 
 /// A script of one command after the other.
@@ -47,10 +42,12 @@ fn script(text: &str) -> AtLeast {
     let text = text.replace("&&", ";");
     let words: Vec<&str> =
         text.split(|c: char| c.is_whitespace() || c == ';').filter(|w| !w.is_empty()).collect();
-    let leaves = words.iter().any(|word| ["break", "exit", "return", "exec", "kill"].contains(word));
     let loops = words.windows(2).any(|pair| matches!(pair, ["while", "true" | ":"] | ["until", "false"]));
     if loops {
-        return if leaves { AtLeast::Ms(0) } else { AtLeast::Forever };
+        return if leaves(&words) { AtLeast::Ms(0) } else { AtLeast::Forever };
+    }
+    if waits_for_others(&text) {
+        return AtLeast::OthersEnd;
     }
     // What runs beside others, in loops or under conditions may not run at all.
     let control = ["if", "for", "while", "until", "case", "function"];
@@ -66,6 +63,39 @@ fn script(text: &str) -> AtLeast {
         all = all.then(simple(&piece));
     }
     all
+}
+
+/// Whether a script has a loop that lasts as long as other containers run: the published work-around of service meshes
+/// waits until nobody but the proxy listens (`while [ $(netstat -plunt | grep tcp | grep -v envoy | wc -l) -ne 0 ]`).
+fn waits_for_others(text: &str) -> bool {
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_whitespace() || ";|".contains(c)).filter(|w| !w.is_empty()).collect();
+    let mut rest = words.as_slice();
+    while let Some(at) = rest.iter().position(|word| ["while", "until"].contains(word)) {
+        rest = &rest[at + 1..];
+        let until = |end: &str| rest.iter().position(|word| *word == end);
+        let (Some(begin), Some(end)) = (until("do"), until("done")) else { return false };
+        if begin < end && lists_listeners(&rest[..begin]) && !leaves(&rest[begin..end]) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether a condition looks for sockets that listen. Connections end by themselves.
+fn lists_listeners(words: &[&str]) -> bool {
+    const PROGRAMS: [&str; 3] = ["netstat", "ss", "lsof"];
+    let is_list =
+        |word: &&str| PROGRAMS.contains(&base_name(word.trim_start_matches(['$', '(', '`', '"', '!'])));
+    let Some(at) = words.iter().position(is_list) else { return false };
+    let mut options = words[at + 1..].iter().take_while(|word| word.starts_with('-'));
+    let is_for_listeners = options.any(|option| option.contains('l') || option.contains("LISTEN"));
+    is_for_listeners && !words.iter().any(|word| word.contains("ESTAB"))
+}
+
+/// Whether one of these words ends a loop or a script.
+fn leaves(words: &[&str]) -> bool {
+    words.iter().any(|word| ["break", "exit", "return", "exec", "kill"].contains(word))
 }
 
 /// One command without a shell.
@@ -105,17 +135,16 @@ fn sleep(time: &str) -> AtLeast {
     }
 }
 
-fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn commands_that_obviously_take_long() {
-        let forever = AtLeast::Forever;
+        /// As Istio's issue 7136 has it, and as it was copied since.
+        const MESH: &str =
+            "while [ $(netstat -plunt | grep tcp | grep -v envoy | wc -l | xargs) -ne 0 ]; do sleep 1; done";
+        let (forever, others) = (AtLeast::Forever, AtLeast::OthersEnd);
         let seconds = |n: u64| AtLeast::Ms(n * 1_000);
         for (words, expected) in [
             (&["sleep", "infinity"][..], forever),
@@ -139,8 +168,48 @@ mod tests {
             (&["sh", "-c", "curl -X POST localhost/drain; sleep 3600"], seconds(3_600)),
             (&["sh", "-c", "curl localhost && sleep 20 && sleep 20"], seconds(40)),
             (&["sh", "-c", "if true; then sleep infinity; fi"], seconds(0)),
+            (&["/bin/sh", "-c", MESH], others),
+            (
+                &[
+                    "sh",
+                    "-c",
+                    "sleep 20; while [ $(netstat -plunt|grep tcp|grep -v envoy|wc -l|xargs) -ne 0 ]; do sleep 1; done",
+                ],
+                others,
+            ),
+            (
+                &[
+                    "sh",
+                    "-c",
+                    "curl -X POST localhost:15000/drain_listeners?inboundonly; while [ \"$(ss -Hltn | grep -vc 150)\" -gt 0 ]; do sleep 1; done",
+                ],
+                others,
+            ),
+            (
+                &[
+                    "bash",
+                    "-c",
+                    "set -e\nif ! pidof envoy; then exit 0; fi\nwhile [ $(netstat -plunt | grep -vc envoy) -ne 0 ]; do\n  sleep 1;\ndone\nexit 0",
+                ],
+                others,
+            ),
+            (&["sh", "-c", "until [ -z \"$(lsof -iTCP -sTCP:LISTEN -P)\" ]; do sleep 1; done"], others),
+            (
+                &["sh", "-c", "while [ $(netstat -plunt | wc -l) -ne 0 ]; do sleep 1; ready && break; done"],
+                seconds(0),
+            ),
+            (
+                &["sh", "-c", "while [ $(netstat -tn | grep -c ESTABLISHED) -gt 0 ]; do sleep 1; done"],
+                seconds(0),
+            ),
+            (
+                &["sh", "-c", "until curl -s localhost:15000/clusters | grep rq_active::0; do sleep 1; done"],
+                seconds(0),
+            ),
+            (&["sh", "-c", "netstat -plunt; while [ -e /run ]; do sleep 1; done"], seconds(0)),
             (&["sh", "-c", "sleep infinity &"], seconds(0)),
             (&["sh", "-c", "exit 0; sleep infinity"], seconds(0)),
+            (&["sh", "-c", "while [ $(netstat -tn | wc -l) -gt 2 ]; do sleep 1; done"], seconds(0)),
             (&["sh", "-c"], seconds(0)),
             (&["wget", "sleep", "infinity"], seconds(0)),
             (&[], seconds(0)),

@@ -220,6 +220,7 @@ impl View<'_> {
         }
         let takes = match least {
             AtLeast::Forever => "never ends".to_owned(),
+            AtLeast::OthersEnd => "waits until the other containers have ended".to_owned(),
             AtLeast::Ms(ms) => format!("takes {} s", ms / 1_000),
         };
         let message = format!(

@@ -251,6 +251,25 @@ fn well_known_sidecars_that_are_not_marked_are_named() {
         image("agent", "datadog/agent:7"),
         image("collector", "otel/opentelemetry-collector-contrib:0.100.0"),
         image("bouncer", "bitnami/pgbouncer"),
+        image("docker", "docker:dind"),
+        image("daemon", "docker.io/library/docker:27.1-dind-rootless@sha256:00"),
+        with(
+            "secrets",
+            json!({"image": "hashicorp/vault:1.17", "args": ["agent", "-config=/etc/vault.hcl"]}),
+        ),
+        with("secrets", json!({"image": "vault", "command": ["/bin/vault", "agent"]})),
+        // The program is the sidecar's own, in a script too.
+        with(
+            "vault-agent",
+            json!({"command": ["/bin/sh", "-ec"], "args": ["echo $C | base64 -d > /c && vault agent -config=/c"]}),
+        ),
+        with(
+            "mesh",
+            json!({"image": "istio/proxyv2", "command": ["sh", "-c", "exec /usr/local/bin/pilot-agent proxy sidecar"]}),
+        ),
+        with("envoy", json!({"args": ["-c", "/etc/envoy.yaml", "--mode", "serve"]})),
+        with("git-sync", json!({"env": [{"name": "GITSYNC_ONE_TIME", "value": "false"}]})),
+        with("git-sync", json!({"args": ["--one-time=false"]})),
     ];
     for sidecar in positive {
         let name = sidecar["name"].as_str().unwrap().to_owned();
@@ -319,6 +338,31 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
         job_with(&[with("vault-agent", json!({"args": ["agent", "-exit-after-auth"]}))]),
         &[],
     );
+    // It ends by itself.
+    for (name, how) in [
+        ("git-sync", json!({"args": ["--repo=r", "--one-time"]})),
+        ("git-sync", json!({"args": ["--one-time=true"]})),
+        ("git-sync", json!({"env": [{"name": "GITSYNC_ONE_TIME", "value": "true"}]})),
+        ("git-sync", json!({"env": [{"name": "GIT_SYNC_ONE_TIME", "value": "1"}]})),
+        ("envoy", json!({"args": ["--mode", "validate", "-c", "/etc/envoy.yaml"]})),
+        ("envoy", json!({"command": ["envoy", "--mode=validate"]})),
+        ("a", json!({"image": "vault", "args": ["agent", "-exit-after-auth"]})),
+        ("a", json!({"image": "vault", "args": ["kv", "get", "agent"]})),
+    ] {
+        check_plan(none.clone(), job_with(&[with(name, how)]), &[]);
+    }
+    // Another one does not.
+    let once = with("git-sync", json!({"args": ["--one-time"]}));
+    let found = [("forgotten-sidecar", "spec.containers[2].name", "`istio-proxy` looks like a sidecar")];
+    check_plan(none.clone(), job_with(&[once, c("istio-proxy")]), &found);
+    // A script instead of the program of the image.
+    for script in ["envoy-config-test.sh", "apk add git; git clone r", "echo istio-proxy-is-up"] {
+        let runs = json!({"image": "envoyproxy/envoy:v1.30", "command": ["sh", "-c", script]});
+        check_plan(none.clone(), job_with(&[with("envoy", runs)]), &[]);
+    }
+    let builds = json!({"image": "docker:dind", "command": ["sh", "-c", "dockerd & docker build ."]});
+    check_plan(none.clone(), job_with(&[with("build", builds)]), &[]);
+    check_plan(none.clone(), job_with(&[json!({"name": "build", "image": "docker:27-cli"})]), &[]);
     // Names that only look similar.
     for other in ["proxy", "agent", "vector", "my-envoy", "istio-proxy2"] {
         check_plan(none.clone(), job_with(&[c(other)]), &[]);
@@ -343,6 +387,15 @@ fn endless_pre_stop_hooks_of_kep_sidecars() {
         (exec(&["tail", "-f", "/dev/null"]), at, forever),
         (exec(&["sh", "-c", "while true; do sleep 1; done"]), at, forever),
         (exec(&["sleep", "3600"]), at, "takes 3600 s"),
+        (
+            exec(&[
+                "sh",
+                "-c",
+                "while [ $(netstat -plunt | grep tcp | grep -v envoy | wc -l | xargs) -ne 0 ]; do sleep 1; done",
+            ]),
+            at,
+            "the preStop hook of sidecar `mesh` waits until the other containers have ended",
+        ),
         (hook(json!({"sleep": {"seconds": 30}})), slept, "takes 30 s"),
     ] {
         let found = check_plan(kep.clone(), pod(hook.clone(), 30), &[("pre-stop", path, says)]);
