@@ -2,7 +2,7 @@
 //! it may use.
 
 use crate::engine::{STOP_MIN_MS, stop_turns};
-use crate::plan::{ContainerPlan, Need, Plan, PreStopWhen, Role, topological};
+use crate::plan::{ContainerPlan, HookPlan, Need, Plan, PreStopWhen, Role, topological};
 
 /// The latest time, from the moment the pod is told to stop, at which a container is signalled and killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,13 +97,19 @@ impl Plan {
             |c: &ContainerPlan| c.pre_stop.is_some() && c.pre_stop_when == PreStopWhen::FirstAndOwnTurn;
         // In the KEP the sidecars' hooks run before any signal, and before the hooks of others.
         let hooks_first = !first_hook(c) && self.containers.iter().any(first_hook);
+        // A hook that does not only sleep may take any time.
+        let takes = |hook: &HookPlan| hook.sleep_ms.into_iter().chain(hook.timeout_ms).min();
+        let first_hooks = || {
+            let hooks = self.containers.iter().filter(|c| first_hook(c)).filter_map(|c| c.pre_stop.as_ref());
+            hooks.map(|hook| takes(hook).unwrap_or(u64::MAX)).max().unwrap_or(0)
+        };
+        let those_before =
+            || c.stop_after.iter().map(|&before| windows[before].kill_ms_max).max().unwrap_or(0);
         let turn_ms = match c.stop_stage {
-            0 if hooks_first => end(0),
+            0 if hooks_first => end(0).min(first_hooks()),
             0 => 0,
-            _ if self.keeps_order_after_grace() => {
-                c.stop_after.iter().map(|&before| windows[before].kill_ms_max).max().unwrap_or(0)
-            }
-            stage => end(stage - 1),
+            _ if self.keeps_order_after_grace() => those_before(),
+            stage => end(stage - 1).min(those_before()),
         };
         let end_ms = end(c.stop_stage).max(turn_ms);
         let signal_ms_max = match &c.pre_stop {
@@ -111,8 +117,7 @@ impl Plan {
             Some(hook) => {
                 let from = if c.pre_stop_when == PreStopWhen::AtOnce && !hooks_first { 0 } else { turn_ms };
                 // A hook that does not only sleep may use up the rest of the stage.
-                let takes = hook.sleep_ms.into_iter().chain(hook.timeout_ms).min();
-                takes.map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms))
+                takes(hook).map_or(end_ms, |ms| from.saturating_add(ms).clamp(turn_ms, end_ms))
             }
         };
         let kill_ms_max = end_ms.max(signal_ms_max + STOP_MIN_MS);

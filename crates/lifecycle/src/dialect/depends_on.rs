@@ -273,6 +273,7 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
             if draft.plan.containers[low].role == Role::Init { Need::Completed } else { Need::Started };
         draft.gate(high, low, need, dialect);
     }
+    refuse_primary_helpers(draft, graph);
     if graph.entries.values().any(|e| e.primary) {
         for i in draft.mains() {
             let primary = graph.entries.get(&i).is_some_and(|e| e.primary);
@@ -282,6 +283,40 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
                 c.counts = Counts::UnlessStopped;
             }
         }
+    }
+}
+
+/// Only a main can be primary: the pod is complete when its primary container is, whatever its sidecars do.
+fn refuse_primary_helpers(draft: &mut Draft<'_>, graph: &Graph) {
+    let text = draft.annotation(ANNOTATION).unwrap_or_default();
+    for (&container, _) in graph.entries.iter().filter(|(_, entry)| entry.primary) {
+        let c = &draft.plan.containers[container];
+        let (what, hint) = match c.role {
+            Role::Main | Role::Ephemeral => continue,
+            Role::Init => ("an init container", "remove `primary`, or make it a main container"),
+            Role::Sidecar => ("a sidecar", "remove `primary`, or do not make it a sidecar"),
+        };
+        let name = &c.name;
+        let message =
+            format!("`{name}` is `primary`, but it is {what}: a pod is complete when a main container is");
+        let finding = Finding::error("depends-on", place_of(text, name), message)
+            .related(sidecar_mark(draft, container), format!("makes `{name}` {what}"))
+            .hint(hint);
+        draft.findings.push(finding);
+    }
+}
+
+/// Where a container was made what it is.
+fn sidecar_mark(draft: &Draft<'_>, container: usize) -> FieldPath {
+    let c = &draft.plan.containers[container];
+    let place = c.place.path();
+    match c.dialect {
+        Some(Dialect::Kep) if draft.input.lifecycle_types.contains_key(&c.place) => {
+            place.field("lifecycle").field("type")
+        }
+        Some(Dialect::Kep) => FieldPath::annotation(kep::SIDECARS),
+        Some(Dialect::Native) => place.field("restartPolicy"),
+        _ => place,
     }
 }
 

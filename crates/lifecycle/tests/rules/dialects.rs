@@ -524,6 +524,30 @@ fn circles_are_refused_with_both_sides() {
     }
 }
 
+/// The latest time of a signal is no later than what is known of the hooks and the grace periods before it.
+#[test]
+fn the_latest_stop_counts_hooks_that_sleep_and_own_grace_periods() {
+    let window = |annotations: Value, spec: Value, name: &str| {
+        let plan = plan(&annotated(annotations, spec), &FeatureGates::default()).unwrap().plan;
+        let window = plan.stop_window(plan.find(name).unwrap(), 30_000);
+        (window.signal_ms_max, window.kill_ms_max)
+    };
+    let with_hook =
+        |hook: Value| json!({"containers": [c("app"), {"name": "proxy", "lifecycle": {"preStop": hook}}]});
+    let kep = || json!({"outrigger.dev/sidecars": "proxy"});
+    let sleeps = with_hook(json!({"sleep": {"seconds": 5}}));
+    assert_eq!(window(kep(), sleeps, "app"), (5_000, 30_000));
+    let unknown = with_hook(json!({"exec": {"command": ["drain"]}}));
+    assert_eq!(window(kep(), unknown, "app"), (30_000, 32_000));
+    let native =
+        json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "containers": [c("app")]});
+    assert_eq!(
+        window(json!({"outrigger.dev/stop-grace": "app=5s"}), native.clone(), "proxy"),
+        (5_000, 30_000)
+    );
+    assert_eq!(window(json!({}), native, "proxy"), (30_000, 32_000));
+}
+
 #[test]
 fn bad_depends_on_lines_say_what_is_wrong() {
     for (text, part) in [
@@ -540,6 +564,28 @@ fn bad_depends_on_lines_say_what_is_wrong() {
             refused(&annotated(json!({DEPENDS_ON: text}), json!({"containers": [c("app"), c("proxy")]})));
         let all = format!("{} {}", findings[0].message, findings[0].hint.clone().unwrap_or_default());
         assert!(all.contains(part), "{text:?}: {all}");
+    }
+    // Only a main can be primary, whoever made the container something else.
+    let primary = json!({DEPENDS_ON: "app: none\nproxy: primary"});
+    let native =
+        json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "containers": [c("app")]});
+    let init = json!({"initContainers": [c("proxy")], "containers": [c("app")]});
+    let mut named = primary.clone();
+    named["outrigger.dev/sidecars"] = json!("proxy");
+    let two = json!({"containers": [c("app"), c("proxy")]});
+    for (what, input, mark) in [
+        ("a sidecar", annotated(named, two), "metadata.annotations[outrigger.dev/sidecars]"),
+        ("a sidecar", annotated(primary.clone(), native), "spec.initContainers[0].restartPolicy"),
+        ("an init container", annotated(primary, init), "spec.initContainers[0]"),
+    ] {
+        let findings = refused(&input);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(
+            findings[0].message.starts_with(&format!("`proxy` is `primary`, but it is {what}: ")),
+            "{findings:?}"
+        );
+        assert!(findings[0].path.to_string().ends_with("depends-on][1]"), "{findings:?}");
+        assert_eq!(findings[0].related[0].0.to_string(), mark, "{findings:?}");
     }
     // With two similar letters there is no way to guess.
     let letters = annotated(json!({DEPENDS_ON: "a: b"}), json!({"containers": [c("a"), c("c")]}));

@@ -3,6 +3,7 @@
 
 mod common;
 mod differential;
+mod gates;
 mod plain;
 mod properties;
 mod published;

@@ -1,0 +1,62 @@
+//! When mains may start behind several sidecars.
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_lifecycle::trace::TraceEvent;
+use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, explain, plan};
+use outrigger_simulate::{Ending, Options, Outcome, Script, Span, simulate};
+use serde_json::{Value, json};
+
+/// A main behind two sidecars of the KEP, each with a readiness probe.
+fn planned() -> Plan {
+    let sidecar = |name: &str| {
+        let probe = json!({"exec": {"command": ["up"]}, "periodSeconds": 1, "failureThreshold": 1});
+        json!({"name": name, "image": "i", "readinessProbe": probe})
+    };
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "p", "annotations": {"outrigger.dev/sidecars": "crashes, slow"}},
+        "spec": {
+            "restartPolicy": "OnFailure",
+            "containers": [sidecar("crashes"), sidecar("slow"), {"name": "main", "image": "i"}],
+        },
+    }))
+    .expect("a pod");
+    plan(&PodInput { pod, ..Default::default() }, &FeatureGates::default()).expect("a plan").plan
+}
+
+fn played(plan: &Plan, second: Value) -> Outcome {
+    let script = json!({"containers": {
+        "crashes": {"ready_after": "1s", "instances": [{"runs": "4s", "exit": 1}, second]},
+        "slow": {"ready_after": "10s"},
+    }});
+    let script: Script = serde_json::from_value(script).expect("a script");
+    let options = Options { horizon: Span::seconds(300), ..Options::default() };
+    simulate(plan, &script, 0, &options).expect("it fits")
+}
+
+/// The KEP: "until they are all ready it will not return the non-sidecars". So they are ready at the same time, as the levels
+/// of Kruise are (LP-23, LP-26). A sidecar that was ready and is restarted may be ready again, and the mains wait for that. Only
+/// one that has ended for good, which could never be ready again, lets them pass.
+#[test]
+fn mains_wait_until_all_sidecars_are_ready_at_the_same_time() {
+    let plan = planned();
+    let main = plan.find("main").expect("a main");
+    // The first sidecar was ready from 1 s to 4 s and is ready again later than the second.
+    let back = played(&plan, json!({"ready_after": "20s"}));
+    assert_eq!(back.ending, Ending::Finished);
+    let began = |outcome: &Outcome| {
+        let starts = outcome.trace.iter().filter(|entry| entry.container == Some(main));
+        starts.filter(|entry| matches!(entry.event, TraceEvent::Starting { .. })).map(|e| e.time.0).next()
+    };
+    let at = began(&back).expect("it starts");
+    assert!((24_000..60_000).contains(&at), "{at}");
+    // It is never ready again: the mains wait, and it is said what for.
+    let never = played(&plan, json!({"ready_after": "forever"}));
+    assert_eq!((began(&never), never.ending), (None, Ending::OutOfTime));
+    let (_, wait) = never.waits.iter().find(|(c, _)| *c == main).expect("it waits");
+    let why = explain(&plan, &never.observation, main, *wait, Time(never.duration_ms));
+    assert!(why.contains("waits for `crashes` to be ready"), "{why}");
+    // One that has ended for good, and was ready once, lets them pass.
+    let ended = played(&plan, json!({"runs": "4s", "exit": 0}));
+    let at = began(&ended).expect("it starts");
+    assert!((10_000..60_000).contains(&at), "{at}");
+}
