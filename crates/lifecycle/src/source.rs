@@ -119,6 +119,8 @@ impl fmt::Display for FieldPath {
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
+    /// The pod runs as intended. There is something to know, and nothing to change in the manifest.
+    Note,
     /// The pod will run, but perhaps not as intended.
     Warning,
     /// The pod is refused.

@@ -1,4 +1,4 @@
-//! Errors and warnings about a manifest, and how they are shown.
+//! Errors, warnings and notes about a manifest, and how they are shown.
 
 use std::fmt;
 
@@ -13,10 +13,10 @@ use crate::span::{SourceFile, Span, floor_boundary};
 /// A longer line is only referred to, not shown: a manifest on one line would fill the terminal.
 const LINE_BYTES_SHOWN_MAX: usize = 400;
 
-/// One error or warning for the author of a manifest.
+/// One error, warning or note for the author of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Error or warning.
+    /// Error, warning or note.
     pub severity: Severity,
     /// The name of the rule, if it has one.
     pub code: Option<&'static str>,
@@ -39,6 +39,11 @@ impl Diagnostic {
     /// A warning, with a position if there is one.
     pub fn warning(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
         Diagnostic::new(Severity::Warning, span.into(), message.into())
+    }
+
+    /// A note, with a position if there is one.
+    pub fn note(span: impl Into<Option<Span>>, message: impl Into<String>) -> Self {
+        Diagnostic::new(Severity::Note, span.into(), message.into())
     }
 
     fn new(severity: Severity, span: Option<Span>, message: String) -> Self {
@@ -216,6 +221,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     let level = match diagnostic.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
+        Severity::Note => Level::NOTE,
     };
     let mut title = level.primary_title(&diagnostic.message);
     if let Some(code) = diagnostic.code {
@@ -291,7 +297,11 @@ pub fn to_json(diagnostics: &[Diagnostic], sources: &[SourceFile]) -> serde_json
         .iter()
         .map(|diagnostic| {
             let mut object = json!({
-                "severity": match diagnostic.severity { Severity::Error => "error", Severity::Warning => "warning" },
+                "severity": match diagnostic.severity {
+                    Severity::Error => "error",
+                    Severity::Warning => "warning",
+                    Severity::Note => "note",
+                },
                 "code": diagnostic.code,
                 "message": diagnostic.message,
                 "hint": diagnostic.hint,

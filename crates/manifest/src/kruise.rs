@@ -86,12 +86,11 @@ pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result
         _ => format!(" runs as a {as_kind}"),
     });
     name_type(&mut object, as_kind);
-    let mut note = Diagnostic::warning(at, title);
-    match ignored.as_slice() {
-        [] => {}
-        [one] => note = note.hint(format!("{one} is ignored")),
-        all => note = note.hint(format!("{} are ignored", all.join(", "))),
-    }
+    let note = match ignored.as_slice() {
+        [] => Diagnostic::note(at, title),
+        [one] => Diagnostic::warning(at, title).hint(format!("{one} is ignored")),
+        all => Diagnostic::warning(at, title).hint(format!("{} are ignored", all.join(", "))),
+    };
     Ok(Rewritten { kind: as_kind, object, note })
 }
 

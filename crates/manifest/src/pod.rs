@@ -98,6 +98,12 @@ impl PodManifest {
     }
 }
 
+/// The only piece of a text that is not empty: the line of a block of one line, whose `|` is on the line above.
+fn only_line(pieces: &[Span]) -> Option<Span> {
+    let mut lines = pieces.iter().filter(|piece| !piece.is_empty());
+    lines.next().copied().filter(|_| lines.next().is_none())
+}
+
 impl Origin {
     /// The position to show for a message about a path of the pod: a scalar itself; for a map, a list or a
     /// missing value, the key or first line that represents it.
@@ -111,6 +117,13 @@ impl Origin {
             // One piece of a text, if each piece has a position.
             let place = scalar.pieces.get(*piece).filter(|_| walk.node.alias.is_none());
             return place.copied().unwrap_or_else(|| walk.node.head());
+        }
+        if let Value::Scalar(scalar) = &walk.node.value
+            && walk.steps == path.0.len()
+            && walk.node.alias.is_none()
+            && let Some(line) = only_line(&scalar.pieces)
+        {
+            return line;
         }
         match (&walk.node.value, walk.key) {
             (Value::Scalar(_), _) if walk.steps == path.0.len() && !walk.node.span.is_empty() => {

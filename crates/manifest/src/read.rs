@@ -690,7 +690,7 @@ fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     } else if let Workload::CronJob(_) = workload {
         let span = node.at(&FieldPath::spec("schedule")).map_or(node.head(), Node::head);
         let message = "the schedule is not followed: the Job of this CronJob runs once, now";
-        out.push(Diagnostic::warning(span, message));
+        out.push(Diagnostic::note(span, message));
     }
     let Some(job) = workload.job() else { return };
     // A CronJob has the Job inside it.

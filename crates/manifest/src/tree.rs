@@ -47,8 +47,8 @@ pub struct Scalar {
     pub text: Arc<str>,
     /// Written without quotes, so it may be a number, a boolean or null.
     pub plain: bool,
-    /// The positions of the pieces of a text that are separated by line ends or `;`; empty if there is only
-    /// one, and for very long texts.
+    /// The positions of the pieces of a text that are separated by line ends or `;`; empty for very long texts, and if
+    /// there is only one, unless that is in a block.
     pub pieces: Arc<[Span]>,
 }
 

@@ -240,7 +240,9 @@ impl Builder<'_> {
             }
             _ => 0,
         };
-        let pieces = self.pieces(start + head, end, text);
+        // The text of a block begins on another line than the block, so that even a single piece has a place of its own.
+        let pieces_min = if head > 0 { 1 } else { 2 };
+        let pieces = self.pieces(start + head, end, text, pieces_min);
         let scalar = Scalar { text: Arc::from(text), plain, pieces };
         let node =
             Node { span: self.span(start, end), alias: None, flow: false, value: Value::Scalar(scalar) };
@@ -249,13 +251,13 @@ impl Builder<'_> {
     }
 
     /// The positions of the pieces of a text that is written between `start` and `end`; empty if one of them
-    /// cannot be found literally, because of escapes.
-    fn pieces(&self, start: usize, end: usize, text: &str) -> Arc<[Span]> {
+    /// cannot be found literally, because of escapes, and if there are fewer than `least`.
+    fn pieces(&self, start: usize, end: usize, text: &str, least: usize) -> Arc<[Span]> {
         /// The pieces of a longer text are not recorded.
         const PIECES_MAX: usize = 1_000;
         let separators = ['\n', ';'];
         let count = text.split(separators).take(PIECES_MAX + 1).count();
-        if !(2..=PIECES_MAX).contains(&count) {
+        if !(least..=PIECES_MAX).contains(&count) {
             return Arc::default();
         }
         let mut at = start;

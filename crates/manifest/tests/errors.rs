@@ -480,6 +480,29 @@ fn pieces_of_a_text_have_a_place() {
     }
 }
 
+/// A finding about the whole of a text of one line points at that line, not at the `|` above it.
+#[test]
+fn a_block_of_one_line_has_a_place() {
+    for (text, expected) in [
+        ("|\n      web: cache ready", (6, 7)),
+        ("|-\n      web: cache ready", (6, 7)),
+        (">\n      web: cache ready\n", (6, 7)),
+        ("|\n      web: cache ready\n      cache: none", (5, 11)),
+        ("'web: cache ready'", (5, 11)),
+    ] {
+        let yaml = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  annotations:\n    note: {text}\n  name: p\nspec:\n  containers:\n  \
+             - name: a\n    image: a\n"
+        );
+        let source = SourceFile::new("p.yaml", yaml.as_str());
+        let manifest = read(std::slice::from_ref(&source), &ReadOptions::default())
+            .unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+        let place = manifest.pods[0].point(&outrigger_lifecycle::FieldPath::annotation("note"));
+        let position = source.position(place.start);
+        assert_eq!((position.line, position.column), expected, "{yaml}");
+    }
+}
+
 #[test]
 fn keys_are_names_of_files() {
     let good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a.b_c-D: x}\n";

@@ -284,6 +284,21 @@ fn orders_that_are_followed_become_one_annotation() {
     }
 }
 
+/// Names that the annotation cannot have are not dropped without a word.
+#[test]
+fn unknown_names_in_depends_on_are_said() {
+    let hint = |field: &str| hints(&two("", field, "")).remove(0);
+    let said = hint("dependsOn: [side, databse]");
+    assert!(said.starts_with("the pod has no container `databse`, so it is left out; write this"), "{said}");
+    assert!(said.ends_with("app: side"), "{said}");
+    let said = hint("depends_on: {side: {}, a: {}, b: {}}");
+    assert!(
+        said.starts_with("the pod has no containers `a`, `b`, so they are left out; write this"),
+        "{said}"
+    );
+    assert!(hint("dependsOn: [side]").starts_with("write this"));
+}
+
 #[test]
 fn the_primary_container_of_a_job() {
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec:\n  template:\n    spec:\n      \

@@ -170,6 +170,7 @@ fn a_schedule_that_is_not_followed_is_said() {
                 spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
     let said = manifest(cron).warnings;
     assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(said[0].severity, Severity::Note, "there is nothing to change");
     assert_eq!(said[0].message, "the schedule is not followed: the Job of this CronJob runs once, now");
     assert_eq!(SourceFile::new("w.yaml", cron).position(said[0].span.unwrap().start).line, 5);
 }
@@ -339,6 +340,9 @@ fn workloads_of_kruise_run_as_those_they_extend() {
         let said: Vec<_> =
             manifest.warnings.iter().map(|w| (w.message.as_str(), w.hint.as_deref())).collect();
         assert_eq!(said, [(note, hint)], "{text}");
+        // Fields without effect are more than something to know.
+        let severity = if hint.is_some() { Severity::Warning } else { Severity::Note };
+        assert_eq!(manifest.warnings[0].severity, severity, "{text}");
         if let Workload::StatefulSet(set) = &manifest.workloads[0] {
             let policy = set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
             assert_eq!(policy, (kind == "CloneSet").then_some("Parallel"), "{text}");

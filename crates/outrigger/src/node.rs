@@ -186,7 +186,7 @@ fn read(
         RuntimeArg::Cri => confinement::check_cri(&work),
     };
     findings.retain(|d| d.severity == Severity::Error);
-    warnings.retain(|d| d.severity == Severity::Warning);
+    warnings.retain(|d| d.severity != Severity::Error);
     match findings.is_empty() {
         true => Ok((work, warnings)),
         false => Err(shown(&findings, &work.sources)),

@@ -21,7 +21,7 @@ Examples:
   outrigger validate --strict -o json *.yaml
   outrigger validate --level restricted pod.yaml
 
-Exit codes: 0 nothing wrong (or only warnings), 1 errors (with --strict: or warnings), 2 a file cannot be read.")]
+Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (with --strict: or warnings), 2 a file cannot be read.")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
-    /// Treat warnings as errors.
+    /// Treat warnings as errors; notes are not.
     #[arg(long)]
     strict: bool,
     /// Check the pods against a Pod Security Standard of Kubernetes as well; images `rootfs:DIR` are refused too.
@@ -87,7 +87,8 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         }
         Output::Text => text(&diagnostics, &sources, pods)?,
     }
-    let outcome = match args.strict && !diagnostics.is_empty() {
+    let is_too_much = |d: &Diagnostic| d.severity >= Severity::Warning;
+    let outcome = match args.strict && diagnostics.iter().any(is_too_much) {
         true => Outcome::Findings,
         false => Outcome::of(&diagnostics),
     };
@@ -108,13 +109,16 @@ fn text(diagnostics: &[Diagnostic], sources: &[SourceFile], pods: usize) -> Resu
     let mut out = terminal::diagnostics_text(diagnostics, sources);
     let count = |severity| diagnostics.iter().filter(|d| d.severity == severity).count();
     let several = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let (errors, warnings, notes) = (count(Severity::Error), count(Severity::Warning), count(Severity::Note));
     let mut parts = Vec::new();
     if errors > 0 {
         parts.push(several(errors, "error"));
     }
     if warnings > 0 {
         parts.push(several(warnings, "warning"));
+    }
+    if notes > 0 {
+        parts.push(several(notes, "note"));
     }
     if errors == 0 {
         parts.insert(0, format!("{} fine", several(pods, "pod")));

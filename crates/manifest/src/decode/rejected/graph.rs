@@ -27,14 +27,16 @@ pub(super) fn hint(pod: &FieldPath, entry: &Entry, root: &Node) -> String {
     if pod.wishes().is_empty() {
         return "remove it: it orders nothing".to_owned();
     }
+    let left_out = pod.left_out(entry).map(|names| format!("{names}; ")).unwrap_or_default();
     // All fields of the pod share one annotation, which is shown at the first of them.
-    match pod.first() {
+    let hint = match pod.first() {
         Some((owner, first)) if first.key_span != entry.key_span => {
             let of = owner.map(|name| format!(" of `{name}`")).unwrap_or_default();
             format!("remove it: the annotation shown for `{}`{of} covers it", first.key)
         }
         _ => pod.annotation(),
-    }
+    };
+    left_out + &hint
 }
 
 /// A pod with such fields.
@@ -103,6 +105,21 @@ impl<'n> Pod<'n> {
                     None => "it names no container".to_owned(),
                 })
             }
+        }
+    }
+
+    /// Says which names of a `dependsOn` are in no annotation, because the pod has no such containers.
+    fn left_out(&self, entry: &Entry) -> Option<String> {
+        if !["dependson", "depends_on"].contains(&&*entry.key.to_ascii_lowercase()) {
+            return None;
+        }
+        let names = dependencies(&entry.value).into_iter().map(|(name, _)| name);
+        let unknown: Vec<String> =
+            names.filter(|name| !self.has(name)).map(|name| format!("`{name}`")).collect();
+        match unknown.as_slice() {
+            [] => None,
+            [one] => Some(format!("the pod has no container {one}, so it is left out")),
+            all => Some(format!("the pod has no containers {}, so they are left out", all.join(", "))),
         }
     }
 
