@@ -126,9 +126,10 @@ impl Walk {
         let mut rest = VecDeque::new();
         add_components(&mut rest, &path);
         let mut links = 0;
+        let mut last_target = path.clone();
         while let Some(name) = rest.pop_front() {
             if name == ".." {
-                self.up(&path)?;
+                self.up(&last_target)?;
                 continue;
             }
             let next = self.step(&name, missing)?;
@@ -146,10 +147,13 @@ impl Walk {
                         return Err(Errno::LOOP.into());
                     }
                     if target.is_absolute() {
-                        self.is_confined.then_some(()).map_or(Ok(()), |()| Err(leads_out(&target)))?;
+                        let below = self.below_start(&target).ok_or_else(|| leads_out(&target))?;
+                        add_components(&mut rest, &below);
                         self.stack.truncate(1);
+                    } else {
+                        add_components(&mut rest, &target);
                     }
-                    add_components(&mut rest, &target);
+                    last_target = target;
                 }
                 FileType::Directory => {
                     check_owner(&next, &stat)?;
@@ -161,6 +165,15 @@ impl Walk {
             }
         }
         self.stack.pop().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    /// An absolute path as one from the start of the walk; `None` if it is not below it.
+    fn below_start(&self, path: &Path) -> Option<PathBuf> {
+        let start = &self.stack[0];
+        // The directory may have been named by a path with links.
+        let real = || std::fs::read_link(format!("/proc/self/fd/{}", start.fd.as_raw_fd())).ok();
+        let below = |dir: &Path| path.strip_prefix(dir).map(Path::to_owned).ok();
+        below(&start.path).or_else(|| below(&real()?))
     }
 
     fn here(&self) -> &Place {

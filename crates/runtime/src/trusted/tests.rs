@@ -88,12 +88,22 @@ fn files_are_read_inside_of_their_directory() {
     symlink("../secret", dir.join("up")).unwrap();
     symlink("/etc/passwd", dir.join("absolute")).unwrap();
     symlink("..1/../../secret", dir.join("around")).unwrap();
+    symlink(dir.join("plain"), dir.join("inside")).unwrap();
+    symlink(dir.join("..data/map"), dir.join("further")).unwrap();
+    symlink(dir.join("../secret"), dir.join("back")).unwrap();
+    symlink(base.path().join("secret"), dir.join("beside")).unwrap();
+    symlink(&dir, base.path().join("other")).unwrap();
     let fd = open_dir(&dir).unwrap();
     let open = |name: &str| open_in(fd.as_fd(), &dir, OsStr::new(name)).map(drop).map_err(|e| e.to_string());
     assert_eq!((open("plain"), open("map")), (Ok(()), Ok(())));
+    // An absolute link may lead to the directory itself, by whatever path that was named.
+    assert_eq!((open("inside"), open("further")), (Ok(()), Ok(())));
+    open_in(fd.as_fd(), &base.path().join("other"), OsStr::new("inside")).unwrap();
     for (name, why) in [
-        ("up", "outside of the directory"),
-        ("around", "outside of the directory"),
+        ("up", "it is a link to ../secret, which is outside of the directory"),
+        ("around", "it is a link to ..1/../../secret, which is outside of the directory"),
+        ("back", "../secret, which is outside of the directory"),
+        ("beside", "/secret, which is outside of the directory"),
         ("absolute", "it is a link to /etc/passwd, which is outside"),
         ("open", "chmod go-w"),
         ("..1", "it is a directory, not a file"),
