@@ -15,7 +15,7 @@ use outrigger_view::output::Output;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::control::{Listening, Order, PodRegistry, RunFacts, StopOf, listen};
+use crate::control::{Listening, Order, PodRegistry, RunFacts, Runner, StopOf, listen};
 use crate::outcome::exit_code;
 use crate::sinks::{Happened, Sinks};
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
@@ -116,7 +116,12 @@ pub async fn run<R: Runtime>(
     output.begin(Arc::new(move || clock.now().time))?;
     let signals = Signals::listen(options.pods.grace_ms)?;
     let end = EarlyEnd::new(&options, clock.now().time);
-    let facts = RunFacts { id: options.run_id.clone(), files: options.files, node: None };
+    let facts = RunFacts {
+        id: options.run_id.clone(),
+        files: options.files,
+        runner: Runner::Foreground,
+        state_dir: options.state_dir,
+    };
     let supervised = SupervisorOptions {
         run: options.run_id,
         files: facts.files.clone(),

@@ -45,8 +45,8 @@ pub(crate) struct PlaceArgs {
     /// Only pods of this run, as `outrigger ps` shows it: a process ID, or the id of a run of a node.
     #[arg(long, value_name = "RUN")]
     pub(crate) run: Option<RunName>,
-    /// Only pods of the node with this state directory, as given to `outrigger run -d --state-dir DIR`. With
-    /// OUTRIGGER_STATE_DIR set, pods of nodes with another state directory are left out.
+    /// Only pods with this state directory, as given to `outrigger run --state-dir DIR` or to the node. Default:
+    /// OUTRIGGER_STATE_DIR, if it is set.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
@@ -66,25 +66,16 @@ impl PlaceArgs {
     pub(crate) async fn find(&self) -> Result<Found, Failure> {
         let mut found = find().await?;
         if let Some(dir) = self.dir() {
-            found.runs.retain(|run| self.is_meant(&dir, run.state.node.as_deref()));
+            found.runs.retain(|run| run.state.state_dir == dir);
         }
         match (self.unattended(&found), &self.state_dir) {
             (Some(unattended), _) => terminal::note(&unattended),
             (None, Some(given)) if found.runs.is_empty() && found.silent.is_empty() => {
-                terminal::note(&format!("no node with the state directory {} is running", given.display()));
+                terminal::note(&format!("nothing is running with the state directory {}", given.display()));
             }
             _ => {}
         }
         Ok(found)
-    }
-
-    /// Whether a run with this node is meant if a state directory was named. Runs in the foreground belong to no node: only
-    /// the option leaves them out, the environment does not.
-    fn is_meant(&self, dir: &Path, node: Option<&Path>) -> bool {
-        match node {
-            Some(node) => node == dir,
-            None => self.state_dir.is_none(),
-        }
     }
 
     /// The state directory that was named, by the option or the environment, without links.
@@ -157,7 +148,9 @@ impl ContainerArgs {
 
 /// Says that Ctrl-C has ended this command and not the run. Returns the exit code.
 pub(crate) fn left_running(run: &str) -> u8 {
-    terminal::note(&format!("the pods go on running; stop them with `outrigger stop run/{run}`"));
+    terminal::note_after_interrupt(&format!(
+        "the pods go on running; stop them with `outrigger stop run/{run}`"
+    ));
     INTERRUPTED
 }
 
@@ -220,26 +213,5 @@ pub(crate) fn refused(error: AskError) -> Failure {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),
         error @ AskError::TooLong(_) => Failure::Input(error.into()),
         error => Failure::Own(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nodes_of_other_state_directories_are_left_out() {
-        let place = |state_dir: Option<&str>| PlaceArgs {
-            namespace: None,
-            run: None,
-            state_dir: state_dir.map(PathBuf::from),
-        };
-        let (dir, other) = (Path::new("/a"), Path::new("/b"));
-        // By the environment, and by the option.
-        for (place, foreground) in [(place(None), true), (place(Some("/a")), false)] {
-            assert!(place.is_meant(dir, Some(dir)));
-            assert!(!place.is_meant(dir, Some(other)));
-            assert_eq!(place.is_meant(dir, None), foreground);
-        }
     }
 }

@@ -171,15 +171,17 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
                 "trace": trace_json(plan, &played.trace),
             })),
             Output::Text => {
-                let mut out = format!("{}\n", paint(HEADING, &format!("Pod {}", plan.pod)));
-                out.push_str(&trace_text(plan, &played.trace));
+                let heading = terminal::within_out_width(format!("Pod {}", plan.pod));
+                let mut out = format!("{}\n", paint(HEADING, &heading));
+                out.push_str(&trace_text(plan, &played.trace, terminal::out_width()));
                 out.push('\n');
                 out.push_str(&Timeline::new(plan, &played.trace).ascii(terminal::out_width().unwrap_or(terminal::WIDTH), scale));
                 let took = outrigger_lifecycle::Span(played.duration_ms);
-                out.push_str(&format!("\n{name}: {} after {took}, seed {}\n", ended.1, args.seed));
+                let mut end = format!("\n{name}: {} after {took}, seed {}\n", ended.1, args.seed);
                 for (container, why) in waits {
-                    out.push_str(&format!("  `{container}` {why}\n"));
+                    end.push_str(&format!("  `{container}` {why}\n"));
                 }
+                out.push_str(&terminal::within_out_width(end));
                 terminal::print(&out)?;
             }
         }

@@ -69,6 +69,18 @@ pub(crate) fn out_width() -> Option<usize> {
     asked_width(io::stdout())
 }
 
+/// A text wrapped to the width of standard output.
+pub(crate) fn within_out_width(text: String) -> String {
+    within(text, out_width())
+}
+
+fn within(text: String, width: Option<usize>) -> String {
+    match width {
+        Some(width) => fit(&text, width),
+        None => text,
+    }
+}
+
 /// The width of standard error, as [`out_width`].
 fn err_width() -> Option<usize> {
     asked_width(io::stderr())
@@ -125,27 +137,29 @@ pub(crate) fn print_plain(text: &str) -> io::Result<()> {
 
 /// Prints sentences on standard error, wrapped to its width.
 pub(crate) fn say(text: &str) {
-    eprint(&match err_width() {
-        Some(width) => format!("{}\n", fit(text, width)),
-        None => format!("{text}\n"),
-    });
+    eprint(&format!("{}\n", within(text.to_owned(), err_width())));
 }
 
 /// Prints a sentence after a word in colour.
-fn say_as(style: Style, word: &str, text: &str) {
-    let text = format!("{word} {text}");
-    let text = err_width().map_or_else(|| text.clone(), |width| fit(&text, width));
+fn say_as(style: Style, word: &str, text: &str, width: Option<usize>) {
+    let text = within(format!("{word} {text}"), width);
     eprint(&format!("{}{}\n", paint(style, word), text.strip_prefix(word).unwrap_or(&text)));
 }
 
 /// Prints a note on standard error.
 pub(crate) fn note(text: &str) {
-    say_as(NOTE, "note:", text);
+    say_as(NOTE, "note:", text, err_width());
+}
+
+/// Prints a note on standard error after Ctrl-C, which a terminal has echoed at the beginning of the line.
+pub(crate) fn note_after_interrupt(text: &str) {
+    const ECHO: usize = "^C".len();
+    say_as(NOTE, "note:", text, err_width().map(|width| width - ECHO));
 }
 
 /// Prints an error with its causes.
 pub(crate) fn error(error: &anyhow::Error) {
-    say_as(ERROR, "error:", &with_causes(error));
+    say_as(ERROR, "error:", &with_causes(error), err_width());
 }
 
 /// Prints diagnostics on standard error, with the lines of the manifest.

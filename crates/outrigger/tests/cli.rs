@@ -410,6 +410,20 @@ fn strangers_manifests_can_be_refused() {
     }
 }
 
+/// What is only to be known fails no strict check.
+#[test]
+fn notes_are_no_warnings() {
+    let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  schedule: \"@daily\"\n  jobTemplate:\n    \
+                spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
+    let run = outrigger(&["validate", "--strict", "-"], cron);
+    assert_eq!(run.code, 0, "{}", run.all());
+    assert!(run.stdout.starts_with("note: the schedule is not followed"), "{}", run.all());
+    assert!(run.stdout.ends_with("1 pod fine, 1 note\n"), "{}", run.all());
+    let run = outrigger(&["validate", "--strict", "-o", "json", "-"], cron);
+    let findings: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!((run.code, &findings["findings"][0]["severity"]), (0, &"note".into()));
+}
+
 #[test]
 fn exit_codes() {
     let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));
@@ -718,7 +732,7 @@ fn commands_say_that_there_are_no_runs() {
         &["restart", "web"],
     ] {
         let (_, err) = said(&[&command[..1], &["--state-dir", &state], &command[1..]].concat());
-        let expected = format!("no node with the state directory {state} is running");
+        let expected = format!("nothing is running with the state directory {state}");
         assert!(err.contains(&expected), "{command:?}: {err}");
     }
 }
@@ -824,6 +838,8 @@ fn views_and_errors_fit_the_width_that_is_asked_for() {
             let wide = outrigger(&["plan", example], "");
             let words = |text: &str| text.replace(['─', '┬', '└', '├', '│'], " ").split_whitespace().count();
             assert_eq!(words(&plan.stdout), words(&wide.stdout), "nothing is cut off: {}", plan.stdout);
+            let simulated = outrigger_with(&["simulate", example, "--stop-at", "30s"], "", &asked);
+            fits(&format!("simulate {example}"), &simulated);
             let events = outrigger(&["simulate", example, "--stop-at", "30s", "-o", "json"], "").stdout;
             for view in ["timeline", "analyze"] {
                 fits(&format!("{view} of {example}"), &outrigger_with(&[view, "-"], &events, &asked));

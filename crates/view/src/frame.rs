@@ -37,9 +37,33 @@ fn details_max(width: usize) -> usize {
     if width < 40 { 6 } else { 3 }
 }
 
-/// The live view of all pods.
-pub(crate) fn frame(pods: &[PodView], now: Time, size: Size) -> Vec<Line> {
+/// The live view of all pods, and of the Jobs that wait before they create their next pod.
+pub(crate) fn frame<'a>(
+    pods: &[PodView],
+    next_pods: impl Iterator<Item = (&'a str, Time)>,
+    now: Time,
+    size: Size,
+) -> Vec<Line> {
     let (width, lines_max) = (size.width(), size.lines_max());
+    // Pods are more important: at least one line is theirs.
+    let waiting: Vec<Line> = next_pods
+        .take(lines_max.saturating_sub(1))
+        .map(|(job, at)| next_pod(job, at, now).cut(width))
+        .collect();
+    let mut lines = shown_pods(pods, now, width, lines_max - waiting.len());
+    lines.extend(waiting.into_iter().filter(|_| width > 0));
+    lines
+}
+
+/// `Job/report next pod in 8 s · back-off after a failure`.
+fn next_pod(job: &str, at: Time, now: Time) -> Line {
+    let left = age(at.since(now));
+    Line::of(Paint::Bold, job)
+        .with(Paint::Busy, &format!(" next pod in {left}"))
+        .with(Paint::Dim, " · back-off after a failure")
+}
+
+fn shown_pods(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
     if width == 0 || lines_max == 0 || pods.is_empty() {
         return Vec::new();
     }

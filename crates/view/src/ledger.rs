@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use outrigger_lifecycle::trace::{Record, StopReason, TraceEvent, WaitReason, WorkloadEvent, WorkloadRecord};
-use outrigger_lifecycle::{ExitReason, HookKind, KillReason, Phase, Plan, Role};
+use outrigger_lifecycle::{ExitReason, HookKind, KillReason, Phase, Plan, Role, Time};
 
 use crate::words::hint;
 
@@ -142,7 +142,14 @@ pub(crate) struct JobAccount {
     /// Whether it succeeded, how long it took, and why it ended as it did.
     pub(crate) end: Option<(bool, u64, String)>,
     began: u64,
-    waits_since: Option<u64>,
+    back_off: Option<BackOff>,
+}
+
+/// A Job waits before it creates its next pod.
+#[derive(Debug, Clone, Copy)]
+struct BackOff {
+    since: u64,
+    until: u64,
 }
 
 /// The statistics of a run.
@@ -184,6 +191,11 @@ impl Ledger {
         }
     }
 
+    /// The Jobs that wait before they create their next pod, each with the time of that pod.
+    pub(crate) fn next_pods(&self) -> impl Iterator<Item = (&str, Time)> {
+        self.jobs.iter().filter_map(|job| Some((job.name.as_str(), Time(job.back_off?.until))))
+    }
+
     /// The index of a container in the plan of the first pod that has it; it is the same in all pods of a
     /// workload.
     pub(crate) fn place(&self, container: &str) -> usize {
@@ -195,8 +207,9 @@ impl Ledger {
 impl JobAccount {
     fn enter(&mut self, at: u64, event: &WorkloadEvent) {
         match event {
-            WorkloadEvent::JobBackOff { .. } => {
-                self.waits_since.get_or_insert(at);
+            WorkloadEvent::JobBackOff { wait_ms } => {
+                let since = self.back_off.map_or(at, |before| before.since);
+                self.back_off = Some(BackOff { since, until: at.saturating_add(*wait_ms) });
             }
             WorkloadEvent::PodCreated { .. } => {
                 self.pods += 1;
@@ -216,7 +229,7 @@ impl JobAccount {
     }
 
     fn waited(&mut self, at: u64) {
-        self.back_off_ms += self.waits_since.take().map_or(0, |since| at.saturating_sub(since));
+        self.back_off_ms += self.back_off.take().map_or(0, |wait| at.saturating_sub(wait.since));
     }
 
     fn ended(&mut self, is_success: bool, at: u64, why: &str) {

@@ -219,7 +219,9 @@ struct Live<'a, T> {
 
 impl<T: Terminal> Live<'_, T> {
     fn tick(&self) -> Duration {
-        match self.stage.scene().pods.iter().any(PodView::is_moving) {
+        let scene = self.stage.scene();
+        let counts_down = scene.ledger.next_pods().next().is_some();
+        match counts_down || scene.pods.iter().any(PodView::is_moving) {
             true => TICK_MOVING,
             false => TICK_STEADY,
         }
@@ -251,7 +253,7 @@ impl<T: Terminal> Live<'_, T> {
                 let now = self.stage.now();
                 let scene = self.stage.scene();
                 self.stage.told.store(false, Ordering::Release);
-                frame(&scene.pods, now, size)
+                frame(&scene.pods, scene.ledger.next_pods(), now, size)
             }
         };
         self.painter.moved_down(self.terminal.enters());

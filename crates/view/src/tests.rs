@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_lifecycle::trace::Recorder;
+use outrigger_lifecycle::trace::{Recorder, WorkloadEvent, WorkloadRecord};
 use outrigger_lifecycle::{
     Action, Decision, Engine, Event, Exit, ExitReason, FeatureGates, Plan, PodInput, ProbeKind, ProbeOutcome,
     Time, plan,
@@ -17,6 +17,8 @@ use crate::line::Look;
 use crate::summary::summary;
 use crate::words::{Weight, tell};
 
+/// No Job waits before its next pod.
+const NO_JOBS: std::iter::Empty<(&str, Time)> = std::iter::empty();
 const LOOK: Look = Look { colors: false, unicode: true };
 
 fn planned(spec: Value) -> Plan {
@@ -194,7 +196,7 @@ fn frames(pods: &[PodView], now: Time, rows: usize) -> String {
     let mut text = String::new();
     for columns in [20, 80, 160] {
         text.push_str(&format!("{}\n", ruler(columns)));
-        let lines = frame(pods, now, Size { columns, rows });
+        let lines = frame(pods, NO_JOBS, now, Size { columns, rows });
         assert!(lines.len() < rows, "{} lines in {rows} rows", lines.len());
         for line in lines {
             assert!(line.width() < columns, "{columns}: {line:?}");
@@ -276,7 +278,7 @@ fn a_pod_that_was_stopped_is_shown_as_stopped() {
     };
     let ((stopped, now), (failed, _)) = (ended("db-0", true), ended("db-1", false));
     let rows = |pods: &[PodView]| {
-        let lines = frame(pods, now, Size { columns: 80, rows: 24 });
+        let lines = frame(pods, NO_JOBS, now, Size { columns: 80, rows: 24 });
         lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>()
     };
     let both = rows(&[stopped.clone(), failed]);
@@ -317,7 +319,8 @@ fn no_room_is_too_small() {
     for _ in 0..2 {
         for rows in 0..30 {
             for columns in 0..45 {
-                let lines = frame(std::slice::from_ref(&play.view), play.now, Size { columns, rows });
+                let lines =
+                    frame(std::slice::from_ref(&play.view), NO_JOBS, play.now, Size { columns, rows });
                 assert!(lines.len() < rows.max(1), "{columns}×{rows}");
                 assert!(lines.iter().all(|l| l.width() < columns), "{columns}×{rows}: {lines:?}");
             }
@@ -325,7 +328,7 @@ fn no_room_is_too_small() {
         play.tell(Event::StopRequested { grace_ms: None });
     }
     let heights = [1, 2, 3, 4, 5, 6, 7].map(|rows| {
-        let lines = frame(std::slice::from_ref(&play.view), play.now, Size { columns: 60, rows });
+        let lines = frame(std::slice::from_ref(&play.view), NO_JOBS, play.now, Size { columns: 60, rows });
         lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>()
     });
     insta::assert_snapshot!(heights.join("──\n"));
@@ -369,7 +372,7 @@ fn many_pods_are_counted() {
     text.push_str(&frames(&pods[..2], now, 24));
     insta::assert_snapshot!(text);
     for rows in 0..30 {
-        assert!(frame(&pods, now, Size { columns: 30, rows }).len() < rows.max(1), "{rows}");
+        assert!(frame(&pods, NO_JOBS, now, Size { columns: 30, rows }).len() < rows.max(1), "{rows}");
     }
 }
 
@@ -402,9 +405,45 @@ fn workloads_stand_above_their_pods() {
     insta::assert_snapshot!(text);
     for rows in 0..40 {
         for pods in [&pods[..], &pods[..1]] {
-            assert!(frame(pods, now, Size { columns: 50, rows }).len() < rows.max(1), "{rows}");
+            assert!(frame(pods, NO_JOBS, now, Size { columns: 50, rows }).len() < rows.max(1), "{rows}");
         }
     }
+}
+
+/// Between two pods of a Job the view counts down to the next one.
+#[test]
+fn a_job_that_backs_off_counts_down_to_its_next_pod() {
+    let workload = |event: WorkloadEvent| WorkloadRecord {
+        time: String::new(),
+        workload: "Job/report".to_owned(),
+        event,
+    };
+    let mode = outrigger_lifecycle::trace::CompletionMode::NonIndexed;
+    let started = WorkloadEvent::JobStarted { completions: Some(1), parallelism: 1, mode };
+    let mut play = Play::job_runs();
+    for (name, code) in [("work", 1), ("proxy", 0), ("shipper", 0)] {
+        play.exited(name, code, None);
+    }
+    let ended = play.now.0;
+    play.ledger.enter_workload(1_000_000, &workload(started));
+    play.ledger.enter_workload(ended, &workload(WorkloadEvent::JobBackOff { wait_ms: 10_000 }));
+    let shown = |play: &Play, now: u64, columns: usize, rows: usize| {
+        let pods = std::slice::from_ref(&play.view);
+        let lines = frame(pods, play.ledger.next_pods(), Time(now), Size { columns, rows });
+        assert!(lines.len() < rows.max(1) && lines.iter().all(|l| l.width() < columns.max(1)), "{lines:?}");
+        lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>()
+    };
+    let text = shown(&play, ended + 1_500, 60, 24);
+    assert!(text.ends_with("\nJob/report next pod in 8.5 s · back-off after a failure\n"), "{text}");
+    let text = shown(&play, ended + 12_000, 60, 24);
+    assert!(text.contains("next pod in 0 s"), "it is late: {text}");
+    for (columns, rows) in [(1, 1), (10, 3), (30, 2), (30, 4), (160, 5)] {
+        shown(&play, ended + 1_500, columns, rows);
+    }
+    let created = WorkloadEvent::PodCreated { pod: "report-ab3de".to_owned(), index: None, attempt: None };
+    play.ledger.enter_workload(ended + 10_000, &workload(created));
+    let text = shown(&play, ended + 10_000, 60, 24);
+    assert!(!text.contains("next pod"), "{text}");
 }
 
 #[test]

@@ -6,6 +6,9 @@ use outrigger_lifecycle::Plan;
 use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
 use serde_json::Value;
 
+use crate::line::{columns, wrap_all};
+use crate::text::shorten;
+
 /// The time of a simulated entry: seconds since the beginning, with milliseconds.
 pub fn time_text(entry: &Entry) -> String {
     format!("{}.{:03}", entry.time.0 / 1_000, entry.time.0 % 1_000)
@@ -21,19 +24,37 @@ pub fn trace_json(plan: &Plan, entries: &[Entry]) -> Vec<Value> {
     trace_records(plan, entries).iter().map(Record::to_json).collect()
 }
 
-/// The trace as text, one line per entry: time, container, event, details.
-pub fn trace_text(plan: &Plan, entries: &[Entry]) -> String {
-    let widest = plan.containers.iter().map(|c| c.name.len()).max().unwrap_or(1).min(24);
+/// The columns of the time in front of an entry.
+const TIME: usize = 9;
+/// The columns of the name of an event.
+const EVENT: usize = 16;
+/// Names of containers are not shortened further than this.
+const NAME_MIN: usize = 6;
+
+/// The trace as text, one line per entry: time, container, event, details. With a `width` no line is wider: details
+/// that do not fit stand below their entry, and long names lose their middle.
+pub fn trace_text(plan: &Plan, entries: &[Entry], width: Option<usize>) -> String {
+    let longest = entries.iter().map(|entry| entry.event.name().len()).max().unwrap_or(0).max(EVENT);
+    let name_max = width.map_or(usize::MAX, |width| width.saturating_sub(TIME + longest + 4).max(NAME_MIN));
+    let widest = plan.containers.iter().map(|c| c.name.len()).max().unwrap_or(1).min(24).min(name_max);
     let mut out = String::new();
     for entry in entries {
         let name = entry.container.map_or("-", |c| plan.containers[c].name.as_str());
-        let line = format!(
-            "{:>9}  {name:<widest$}  {:<16} {}",
-            time_text(entry),
-            entry.event.name(),
-            details(&entry.event)
-        );
-        let _ = writeln!(out, "{}", line.trim_end());
+        let name = shorten(name, name_max);
+        let details = details(&entry.event);
+        let head = format!("{:>TIME$}  {name:<widest$}  {:<EVENT$}", time_text(entry), entry.event.name());
+        match width {
+            Some(width) if columns(&head) + 1 + columns(&details) > width => {
+                let indent = TIME + 2;
+                let _ = writeln!(out, "{}", head.trim_end());
+                for line in wrap_all(&details, width.saturating_sub(indent)) {
+                    let _ = writeln!(out, "{:indent$}{line}", "");
+                }
+            }
+            _ => {
+                let _ = writeln!(out, "{}", format!("{head} {details}").trim_end());
+            }
+        }
     }
     out
 }

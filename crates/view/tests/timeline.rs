@@ -297,7 +297,7 @@ fn a_bad_trace_is_refused_with_its_place() {
 #[test]
 fn the_text_trace_tells_the_story() {
     let (plan, outcome) = played();
-    let text = trace_text(&plan, &outcome.trace);
+    let text = trace_text(&plan, &outcome.trace, None);
     println!("{text}");
     for line in
         ["app      starting         after logs is started", "phase            from=Running to=Succeeded"]

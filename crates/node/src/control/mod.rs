@@ -27,6 +27,6 @@ pub use wire::{
 };
 
 pub(crate) use registry::{OfRun, PodRegistry, Progress, StartFault};
-pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, StopOf, listen};
+pub(crate) use server::{Listening, Order, OrderError, RestartOrder, RunFacts, Runner, StopOf, listen};
 
 pub(crate) use wire::fuzz;

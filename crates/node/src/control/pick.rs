@@ -96,15 +96,19 @@ pub struct Object {
     name: String,
 }
 
+/// A kind of OpenKruise that runs as a Deployment or, if its pods have claims, as a StatefulSet.
+const CLONE_SET: &str = "CloneSet";
+
 /// Kinds that have pods, and the aliases kubectl accepts.
-const KINDS: [(&str, &[&str]); 8] = [
+const KINDS: [(&str, &[&str]); 9] = [
     ("Pod", &["po", "pod", "pods"]),
     ("Deployment", &["deploy", "deployment", "deployments"]),
     ("ReplicaSet", &["rs", "replicaset", "replicasets"]),
-    ("StatefulSet", &["sts", "statefulset", "statefulsets"]),
-    ("DaemonSet", &["ds", "daemonset", "daemonsets"]),
+    ("StatefulSet", &["sts", "statefulset", "statefulsets", "asts"]),
+    ("DaemonSet", &["ds", "daemonset", "daemonsets", "daemon"]),
     ("Job", &["job", "jobs"]),
     ("CronJob", &["cj", "cronjob", "cronjobs"]),
+    (CLONE_SET, &["clone", "cloneset", "clonesets"]),
     ("Run", &["run", "runs"]),
 ];
 
@@ -150,8 +154,16 @@ impl Object {
 
     fn has(&self, pod: &PodState) -> bool {
         match self.is_workload() {
-            true => pod.owners.contains(&format!("{}/{}", self.kind, self.name)),
+            true => self.runs_as().iter().any(|kind| pod.owners.contains(&format!("{kind}/{}", self.name))),
             false => pod.name == self.name,
+        }
+    }
+
+    /// The kinds of owners its pods can have.
+    fn runs_as(&self) -> &[&'static str] {
+        match self.kind {
+            CLONE_SET => &["Deployment", "StatefulSet"],
+            _ => std::slice::from_ref(&self.kind),
         }
     }
 }
@@ -400,6 +412,7 @@ mod tests {
             id: "node".to_owned(),
             files: Vec::new(),
             node: Some("/state".into()),
+            state_dir: "/state".into(),
             pods: pods.iter().enumerate().map(pod).collect(),
         };
         Found { runs: vec![Run::of(state)], silent: Vec::new() }
@@ -493,14 +506,18 @@ mod tests {
             ("sts/db", "StatefulSet", "db"),
             ("jobs/report", "Job", "report"),
             ("cj/nightly", "CronJob", "nightly"),
+            ("cloneset/web", "CloneSet", "web"),
+            ("clonesets.apps.kruise.io/web", "CloneSet", "web"),
+            ("statefulsets.apps.kruise.io/db", "StatefulSet", "db"),
+            ("asts/db", "StatefulSet", "db"),
             ("run/k3v9x0aq", "Run", "k3v9x0aq"),
         ] {
             assert_eq!(text.parse(), Ok(Object { kind, name: name.to_owned() }), "{text}");
         }
         for (text, why) in [
-            ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj, run"),
+            ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj, clone, run"),
             ("deploy/", "expected POD or KIND/NAME, for example deploy/web"),
-            ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj, run"),
+            ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj, clone, run"),
         ] {
             assert_eq!(text.parse::<Object>(), Err(why.to_owned()), "{text}");
         }
@@ -509,5 +526,12 @@ mod tests {
         assert!("job/report".parse::<Object>().unwrap().has(&of_job));
         assert!(!"job/p".parse::<Object>().unwrap().has(&of_job));
         assert!("p".parse::<Object>().unwrap().has(&of_job));
+        // It runs as one of these.
+        for owner in ["Deployment/web", "StatefulSet/web"] {
+            let mut of_clone_set = pod(&[]);
+            of_clone_set.owners = vec![owner.to_owned()];
+            assert!("cloneset/web".parse::<Object>().unwrap().has(&of_clone_set), "{owner}");
+            assert!(!"cloneset/db".parse::<Object>().unwrap().has(&of_clone_set), "{owner}");
+        }
     }
 }

@@ -125,8 +125,19 @@ pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// The manifests it was started with.
     pub(crate) files: Vec<String>,
-    /// The state directory, if this is a node.
-    pub(crate) node: Option<PathBuf>,
+    /// Who runs its pods.
+    pub(crate) runner: Runner,
+    /// The state directory.
+    pub(crate) state_dir: PathBuf,
+}
+
+/// Who runs pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runner {
+    /// A run in the foreground.
+    Foreground,
+    /// The node of a machine.
+    Node,
 }
 
 struct Server<R> {
@@ -261,8 +272,16 @@ impl<R: Runtime> Server<R> {
     async fn carry_out(&self, request: Request, mut client: Client) -> io::Result<()> {
         match request {
             Request::List => {
-                let RunFacts { id, files, node } = self.facts.clone();
-                let run = RunState { pid: std::process::id(), id, files, node, pods: self.registry.pods() };
+                let RunFacts { id, files, runner, state_dir } = self.facts.clone();
+                let node = (runner == Runner::Node).then(|| state_dir.clone());
+                let run = RunState {
+                    pid: std::process::id(),
+                    id,
+                    files,
+                    node,
+                    state_dir,
+                    pods: self.registry.pods(),
+                };
                 client.answer(&Answer::Run(run)).await
             }
             Request::Stop { pod, grace_ms } => {

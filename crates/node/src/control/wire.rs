@@ -229,6 +229,9 @@ pub struct RunState {
     /// The state directory of a node; `None` for a run in the foreground.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<PathBuf>,
+    /// The state directory, of a node or of a run in the foreground.
+    #[serde(default)]
+    pub state_dir: PathBuf,
     /// Its current pods, and recently ended ones.
     pub pods: Vec<PodState>,
 }

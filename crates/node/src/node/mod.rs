@@ -31,7 +31,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, StopOf, listen};
+use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
 use crate::record::{RunEnd, RunRecord};
 use crate::sinks::Sinks;
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
@@ -361,7 +361,12 @@ impl<R: Runtime> Node<R> {
     /// Returns an error if signal handlers or sockets cannot be set up.
     pub async fn run(mut self) -> Result<NodeEnd, NodeError> {
         let mut signals = Signals::listen()?;
-        let facts = RunFacts { id: new_id(), files: Vec::new(), node: Some(self.options.state_dir.clone()) };
+        let facts = RunFacts {
+            id: new_id(),
+            files: Vec::new(),
+            runner: Runner::Node,
+            state_dir: self.options.state_dir.clone(),
+        };
         let (listening, mut orders): (Listening, _) =
             listen(self.agent.runtime().clone(), self.registry.clone(), facts)?;
         let manifests = self.options.manifests.clone().map(Manifests::new);

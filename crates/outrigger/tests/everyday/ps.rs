@@ -5,8 +5,42 @@ use serde_json::{Value, json};
 use crate::command::{is_up, must, say, start};
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 2] =
-    [("ps_says_why_a_container_waits", why), ("a_pod_in_two_runs_is_chosen_by_its_run", two_runs)];
+pub(crate) const ALL: [(&str, Test); 3] = [
+    ("ps_says_why_a_container_waits", why),
+    ("a_pod_in_two_runs_is_chosen_by_its_run", two_runs),
+    ("a_run_is_found_by_its_state_directory", state_dir),
+];
+
+/// The option and the variable mean the same, for runs in the foreground too.
+fn state_dir(bench: &Bench, name: &str) {
+    let name = &name.replace('_', "-");
+    let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [bench.container("app", "echo up; sleep 600")]});
+    let run = start(bench, name, spec, is_up);
+    let all: Value = serde_json::from_str(&must(bench, &["ps", "-o", "json", name])).expect("JSON");
+    let own = all[0]["state_dir"].as_str().expect("its state directory").to_owned();
+    let other = tempfile::tempdir().expect("a directory");
+    let other = other.path().to_str().expect("a path");
+    let ask = |args: &[&str], dir: &str| {
+        let mut with_variable = crate::command::outrigger(bench, args);
+        let by_variable = with_variable.env("OUTRIGGER_STATE_DIR", dir).output().expect("outrigger runs");
+        let said = say(bench, &[args, &["--state-dir", dir]].concat());
+        assert_eq!(by_variable.status.code(), Some(said.code), "{args:?}: {said:?}");
+        assert_eq!(String::from_utf8_lossy(&by_variable.stdout), said.out, "{args:?}");
+        said
+    };
+    assert_eq!(ask(&["ps", "-o", "name", name], &own).out, format!("pod/{name}\n"));
+    assert_eq!(ask(&["logs", name], &own).out, "up\n");
+    assert_eq!(ask(&["ps", "-o", "name"], other).out, "");
+    for command in [&["logs", name][..], &["stop", name], &["ps", name]] {
+        let said = ask(command, other);
+        assert_eq!(said.code, 2, "{command:?}: {said:?}");
+    }
+    // `--all` is all with that state directory.
+    let said = ask(&["stop", "--all"], other);
+    assert!(said.err.contains("nothing to stop"), "{said:?}");
+    assert!(is_up(&crate::command::pod(bench, name).expect("it is there")));
+    drop(run);
+}
 
 fn why(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");

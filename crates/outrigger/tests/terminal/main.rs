@@ -102,6 +102,49 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     assert!(screen.text().contains("  nap  main     code 3  ran"), "{}", screen.text());
 }
 
+/// The note after Ctrl-C of `attach` fits a narrow terminal, with the `^C` that the terminal shows in front of it.
+#[test]
+fn the_note_of_an_interrupted_attach_fits_beside_the_echo() {
+    const NARROW: (u16, u16) = (60, 24);
+    let state = tempfile::tempdir().expect("a directory");
+    let dir = state.path().to_str().expect("a path");
+    let outrigger = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        command.args(args).env("TERM", "xterm-256color").env_remove("COLUMNS").env_remove("NO_COLOR");
+        command
+    };
+    let mut node = outrigger(&["node", "--state-dir", dir]).spawn().expect("a node");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let answers = || {
+        let asked = outrigger(&["ps", "-o", "json", "--state-dir", dir]).output().expect("outrigger runs");
+        String::from_utf8_lossy(&asked.stdout).contains("\"node\"")
+    };
+    while !answers() {
+        assert!(std::time::Instant::now() < deadline, "the node does not answer");
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+    }
+    let manifest = Manifest::napping();
+    let file = manifest.0.path().to_str().expect("a path");
+    let began = outrigger(&["run", "-d", "--state-dir", dir, file]).output().expect("outrigger runs");
+    assert!(began.status.success(), "{began:?}");
+    let mut attached = Run::spawn(outrigger(&["attach", "sleepy", "--state-dir", dir]), NARROW);
+    attached.until("output of the pod", |s| s.text().contains("napping"));
+    attached.press(b"\x03");
+    let (status, screen, written) = attached.end();
+    let stopped = outrigger(&["stop", "--all", "--state-dir", dir, "--grace-period", "0"]).output();
+    let pid = rustix::process::Pid::from_child(&node);
+    rustix::process::kill_process(pid, Signal::TERM).expect("the node is there");
+    let ended = node.wait().expect("its end");
+    assert!(stopped.expect("outrigger runs").status.success() && ended.success(), "{ended:?}");
+    assert_eq!(status.code(), Some(130), "{}", screen.text());
+    let note: Vec<&str> = written.lines().skip_while(|line| !line.contains("go on running")).collect();
+    assert!(note.len() >= 2, "{written:?}");
+    let plain = |line: &str| line.replace("\x1b[0m", "").replace("\x1b[1m", "").replace("\x1b[34m", "");
+    for line in note {
+        assert!(plain(line).trim_end().chars().count() <= NARROW.0.into(), "{line:?} of {written:?}");
+    }
+}
+
 #[test]
 fn colours_are_off_where_they_are_not_wanted() {
     let cases: [(&[&str], &[(&str, &str)]); 2] = [(&[], &[("NO_COLOR", "1")]), (&["--color", "never"], &[])];

@@ -11,10 +11,10 @@ use super::{Hint, Subject};
 /// Another process listens on the port.
 pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
     let stop = match holder(number) {
-        // This run listens for one of its pods. A pod that is being replaced still has the port; the next
+        // This process listens for one of its pods, of whatever run. A pod that is being replaced still has the port; the next
         // attempt may succeed.
         Some((pid, _)) if pid == std::process::id() => {
-            let hint = "another pod of this run has the port; this one starts when it is released";
+            let hint = "another pod has the port; this one starts when that pod is gone";
             let path = written(pod, number);
             return path.map_or_else(|| Hint::nowhere(hint), |path| Hint::at(path, hint));
         }

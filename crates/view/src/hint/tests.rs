@@ -98,6 +98,16 @@ impl Fixture {
     }
 }
 
+/// The process that has the port may be a node, with pods of many runs.
+#[test]
+fn a_port_of_another_pod_is_not_said_to_be_of_the_same_run() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (_, hint) =
+        Fixture::new().of(None, "sandbox-failed", json!({"cause": "host-port-in-use", "port": port}));
+    assert_eq!(hint, "another pod has the port; this one starts when that pod is gone");
+}
+
 #[test]
 fn every_failure_has_its_line_and_its_way_out() {
     let table = [
