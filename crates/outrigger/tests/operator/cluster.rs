@@ -59,6 +59,23 @@ impl Process {
         let _ = self.0.wait();
     }
 
+    /// The processor time it has used so far: unlike the time of day, other work on the machine does not add to it.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("it runs");
+        // The name, in parentheses, may hold spaces; user and system time are the 12th and 13th field after it.
+        let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks")).sum();
+        // A tick is 10 ms for programs, whatever the kernel uses itself.
+        Duration::from_millis(ticks * 10)
+    }
+
+    /// Its own memory in KiB: without the pages of its binary, which a debug build has many of.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
+        line.split_whitespace().next().and_then(|kib| kib.parse().ok()).expect("a number")
+    }
+
     pub(crate) fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -73,6 +90,8 @@ impl Drop for Process {
 
 pub(crate) struct Cluster {
     dir: TempDir,
+    /// Those of the current scene; the first one is the default of every command.
+    namespaces: Vec<String>,
     port: u16,
     etcd_port: u16,
     api: Option<Process>,
@@ -100,7 +119,8 @@ impl Cluster {
             .stderr(log(dir.path(), "etcd"))
             .spawn()
             .expect("etcd starts");
-        let mut cluster = Cluster { port, etcd_port, api: None, _etcd: Process(etcd), dir };
+        let mut cluster =
+            Cluster { port, etcd_port, api: None, _etcd: Process(etcd), namespaces: Vec::new(), dir };
         cluster.prepare();
         cluster.start_api();
         cluster
@@ -118,13 +138,13 @@ impl Cluster {
         let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n  userGroups: [\"system:serviceaccounts\"]\n- level: None\n";
         fs::write(at("audit.yaml"), policy).expect("a policy");
         for (token, ..) in USERS {
-            self.write_config(token, token, self.port);
+            self.write_config(token, token, self.port, "default");
         }
     }
 
-    fn write_config(&self, name: &str, token: &str, port: u16) {
+    fn write_config(&self, name: &str, token: &str, port: u16, namespace: &str) {
         let text = format!(
-            "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", insecure-skip-tls-verify: true}}}}]\nusers: [{{name: u, user: {{token: {token}-token}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n",
+            "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: \"https://127.0.0.1:{port}\", insecure-skip-tls-verify: true}}}}]\nusers: [{{name: u, user: {{token: {token}-token}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u, namespace: {namespace}}}}}]\ncurrent-context: x\n",
         );
         fs::write(self.config(name), text).expect("a kubeconfig");
     }
@@ -132,6 +152,40 @@ impl Cluster {
     /// The kubeconfig of a user.
     pub(crate) fn config(&self, user: &str) -> PathBuf {
         self.dir.path().join(format!("{user}.conf"))
+    }
+
+    /// Makes the namespace of a new scene, and empties those of the scene before: nothing else would.
+    pub(crate) fn enter(&mut self, namespace: &str) {
+        for namespace in std::mem::take(&mut self.namespaces) {
+            for collection in [
+                format!("/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"),
+                format!("/api/v1/namespaces/{namespace}/configmaps"),
+                format!("/apis/apps.kruise.io/v1beta1/namespaces/{namespace}/containerrecreaterequests"),
+            ] {
+                let output = self.kubectl(&["delete", "--raw", &collection]);
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+        self.add_namespace(namespace.to_owned());
+        self.write_config("admin", "admin", self.port, namespace);
+    }
+
+    /// Makes another namespace for this scene, named after it.
+    pub(crate) fn another_namespace(&mut self, name: &str) -> String {
+        let namespace = format!("{}-{name}", self.namespace());
+        self.add_namespace(namespace.clone());
+        namespace
+    }
+
+    fn add_namespace(&mut self, namespace: String) {
+        let output = self.kubectl(&["create", "namespace", &namespace]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        self.namespaces.push(namespace);
+    }
+
+    /// The namespace of the current scene, which kubectl and our own commands use by default.
+    pub(crate) fn namespace(&self) -> &str {
+        self.namespaces.first().map_or("default", String::as_str)
     }
 
     /// Calls of service accounts, from the audit log of the API server.
@@ -251,7 +305,7 @@ impl Cluster {
         more: &[&str],
     ) -> Process {
         let config = format!("operator-{port}");
-        self.write_config(&config, "operator", port);
+        self.write_config(&config, "operator", port, "default");
         let child = Command::new(env!("CARGO_BIN_EXE_outrigger"))
             .args(["operator", "run", "--identity", identity, "--webhook-name", "127.0.0.1"])
             .args(["--webhook-address", &format!("127.0.0.1:{webhook}")])

@@ -1,6 +1,6 @@
 //! Malicious authors of pods, and pods from elsewhere.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -9,9 +9,10 @@ use crate::cluster::{Cluster, eventually};
 use crate::scenes::{container, create, keys, map_of, pod, report, wait_for_keys};
 
 /// A namespace that the webhook ignores: pods there are unchanged.
-fn unseen(cluster: &Cluster, name: &str) {
-    cluster.kubectl(&["create", "namespace", name]);
-    cluster.kubectl(&["label", "namespace", name, "control-plane=test"]);
+fn unseen(cluster: &mut Cluster, name: &str) -> String {
+    let namespace = cluster.another_namespace(name);
+    cluster.kubectl(&["label", "namespace", &namespace, "control-plane=test"]);
+    namespace
 }
 
 /// A container with a barrier written by its author.
@@ -32,8 +33,8 @@ fn map_in(cluster: &Cluster, namespace: &str, name: &str) -> Option<Value> {
 
 /// Pods that Kruise has admitted continue: its ConfigMaps and both kinds of keys are understood.
 pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
+    let kruise = &unseen(&mut stage.cluster, "kruise");
     let cluster = &stage.cluster;
-    unseen(cluster, "kruise");
     for (name, env, keys) in [
         ("released", "KRUISE_CONTAINER_BARRIER", ["p_1", "p_0"]),
         ("seed", "KRUISE_CONTAINER_LAUNCH_BARRIER", ["c_1", "c_0"]),
@@ -41,9 +42,9 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
         let map = format!("{name}-barrier");
         let containers = json!([barred("a", env, &map, keys[0]), barred("b", env, &map, keys[1])]);
         // Kruise's ConfigMap exists before we see the pod, without our label, and with a key.
-        stage_map(cluster, name, &map, containers, &[keys[0]]);
+        stage_map(cluster, kruise, name, &map, containers, &[keys[0]]);
         eventually(&format!("{map} is looked after"), || {
-            let held = map_in(cluster, "kruise", &map)?;
+            let held = map_in(cluster, kruise, &map)?;
             let ours = held["metadata"]["labels"]["outrigger.dev/barrier"] == "true";
             (ours && held["data"][keys[0]] == "true").then_some(())
         });
@@ -53,37 +54,38 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
         "apiVersion": "v1", "kind": "ConfigMap", "data": {"p_1": "true", "p_0": "true"},
         "metadata": {"name": "again-barrier", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "again", "uid": "of-before"}]},
     });
-    create_in(cluster, "kruise", &left.to_string());
+    create_in(cluster, kruise, &left.to_string());
     let env = "KRUISE_CONTAINER_BARRIER";
     let containers =
         json!([barred("a", env, "again-barrier", "p_1"), barred("b", env, "again-barrier", "p_0")]);
-    create_in(cluster, "kruise", &pod("again", json!({}), containers));
+    create_in(cluster, kruise, &pod("again", json!({}), containers));
     eventually("the keys of the earlier pod are gone", || {
-        let held = map_in(cluster, "kruise", "again-barrier")?;
+        let held = map_in(cluster, kruise, "again-barrier")?;
         let owner = held["metadata"]["ownerReferences"][0]["uid"].as_str()?;
         (owner != "of-before" && held["data"] == json!({"p_1": "true"})).then_some(())
     });
 }
 
 /// Creates a pod and the ConfigMap Kruise would have created for it.
-fn stage_map(cluster: &Cluster, name: &str, map: &str, containers: Value, keys: &[&str]) {
-    create_in(cluster, "kruise", &pod(name, json!({}), containers));
-    let uid = cluster.get(&["pod", name, "-n", "kruise"]).expect("the pod")["metadata"]["uid"].clone();
+fn stage_map(cluster: &Cluster, namespace: &str, name: &str, map: &str, containers: Value, keys: &[&str]) {
+    create_in(cluster, namespace, &pod(name, json!({}), containers));
+    let uid = cluster.get(&["pod", name, "-n", namespace]).expect("the pod")["metadata"]["uid"].clone();
     let data: serde_json::Map<String, Value> =
         keys.iter().map(|k| ((*k).to_owned(), json!("true"))).collect();
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": data,
-        "metadata": {"name": map, "namespace": "kruise", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
+        "metadata": {"name": map, "namespace": namespace, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
     });
     // We may have been faster: then it is replaced as a user would.
-    cluster.kubectl(&["delete", "configmap", map, "-n", "kruise"]);
+    cluster.kubectl(&["delete", "configmap", map, "-n", namespace]);
     let _ = cluster.apply(&object.to_string());
 }
 
 /// A pod's author cannot reach other objects, or delay other pods.
 pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
+    let (unseen, tight) = (&unseen(&mut stage.cluster, "unseen"), &stage.cluster.another_namespace("tight"));
     let cluster = &stage.cluster;
-    let process = stage.operator.as_ref().map(|p| p.0.id());
+    let operator = stage.operator.as_ref().expect("an operator");
     let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
     // Huge, without any feature: the match conditions can evaluate it (P24).
     let many: Vec<Value> =
@@ -107,9 +109,11 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
         })
         .collect();
     let containers: Vec<Value> = crowd.iter().map(|name| container(name, &[])).collect();
-    let begun = Instant::now();
+    let before = operator.processor_time();
     create(cluster, &pod("dense", json!({"outrigger.dev/depends-on": dense.join("\n")}), json!(containers)));
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Milliseconds in a release build.
+    let took = operator.processor_time() - before;
+    assert!(took < Duration::from_secs(4), "{took:?}");
     for text in
         ["a: ".repeat(60_000), "\u{1b}[2J: \u{202e}".repeat(1_000), "[".repeat(100_000), "{".repeat(100_000)]
     {
@@ -123,29 +127,27 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
             said.len()
         );
     }
-    barriers_of_others_are_left_alone(cluster);
-    unmakeable_barriers_are_told(cluster);
+    barriers_of_others_are_left_alone(cluster, unseen);
+    unmakeable_barriers_are_told(cluster, tight);
     immutable_barriers_are_told(cluster);
     // The others are not affected.
+    let before = operator.processor_time();
     create(cluster, &pod("honest", ordered(), json!([container("a", &[]), container("b", &[])])));
-    let begun = Instant::now();
     wait_for_keys(cluster, &map_of(cluster, "honest"), &["p_0"]);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    let mut operator = stage.operator.take().expect("an operator");
-    assert_eq!(Some(operator.0.id()), process);
+    let took = operator.processor_time() - before;
+    assert!(took < Duration::from_secs(1), "the operator is busy with the others: {took:?}");
+    let operator = stage.operator.as_mut().expect("an operator");
     assert!(matches!(operator.0.try_wait(), Ok(None)), "the operator runs");
-    stage.operator = Some(operator);
 }
 
 /// Pods that no webhook has seen, whose barriers name foreign ConfigMaps.
-fn barriers_of_others_are_left_alone(cluster: &Cluster) {
-    unseen(cluster, "unseen");
+fn barriers_of_others_are_left_alone(cluster: &Cluster, unseen: &str) {
     let victim = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "b"}});
-    create_in(cluster, "unseen", &victim.to_string());
+    create_in(cluster, unseen, &victim.to_string());
     let barrier = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "victim-barrier-abcde12345", "labels": {"outrigger.dev/barrier": "true"}},
     });
-    create_in(cluster, "unseen", &barrier.to_string());
+    create_in(cluster, unseen, &barrier.to_string());
     let env = "KRUISE_CONTAINER_BARRIER";
     for (name, map, key) in [
         ("thief", "settings", "p_0"),
@@ -156,16 +158,14 @@ fn barriers_of_others_are_left_alone(cluster: &Cluster) {
         ("minus", "minus-barrier", "p_--5"),
     ] {
         let containers = json!([barred("a", env, map, key), {"name": "b", "image": "i"}]);
-        create_in(cluster, "unseen", &pod(name, json!({}), containers));
+        create_in(cluster, unseen, &pod(name, json!({}), containers));
     }
     for name in ["long", "minus"] {
         let map = format!("{name}-barrier");
-        eventually("a key that is no number is level 0, of this pod only", || {
-            map_in(cluster, "unseen", &map)
-        });
+        eventually("a key that is no number is level 0, of this pod only", || map_in(cluster, unseen, &map));
     }
     eventually("the author is told", || {
-        let events = cluster.get(&["events", "-n", "unseen"])?;
+        let events = cluster.get(&["events", "-n", unseen])?;
         let reasons: Vec<String> = events["items"]
             .as_array()?
             .iter()
@@ -181,27 +181,22 @@ fn barriers_of_others_are_left_alone(cluster: &Cluster) {
         (has("thief BarrierIgnored") && has("opener BarrierBlocked") && has("inventor BarrierIgnored"))
             .then_some(())
     });
-    assert_eq!(map_in(cluster, "unseen", "settings").expect("it is there")["data"], json!({"a": "b"}));
-    assert_eq!(
-        map_in(cluster, "unseen", "victim-barrier-abcde12345").expect("it is there").get("data"),
-        None
-    );
-    assert_eq!(map_in(cluster, "unseen", "other-pod-barrier"), None);
+    assert_eq!(map_in(cluster, unseen, "settings").expect("it is there")["data"], json!({"a": "b"}));
+    assert_eq!(map_in(cluster, unseen, "victim-barrier-abcde12345").expect("it is there").get("data"), None);
+    assert_eq!(map_in(cluster, unseen, "other-pod-barrier"), None);
 }
 
 /// LP-32: a quota that prevents creating the barrier is reported on the pod.
-fn unmakeable_barriers_are_told(cluster: &Cluster) {
-    cluster.kubectl(&["create", "namespace", "tight"]);
-    cluster.kubectl(&["create", "quota", "none", "-n", "tight", "--hard=configmaps=0"]);
+fn unmakeable_barriers_are_told(cluster: &Cluster, tight: &str) {
+    cluster.kubectl(&["create", "quota", "none", "-n", tight, "--hard=configmaps=0"]);
     // The API server uses the status, which is written by a controller that does not run here.
     let status = json!({"status": {"hard": {"configmaps": "0"}, "used": {"configmaps": "0"}}}).to_string();
-    let args =
-        ["patch", "quota", "none", "-n", "tight", "--subresource=status", "--type=merge", "-p", &status];
+    let args = ["patch", "quota", "none", "-n", tight, "--subresource=status", "--type=merge", "-p", &status];
     assert!(cluster.kubectl(&args).status.success());
     let annotations = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
-    create_in(cluster, "tight", &pod("poor", annotations, json!([container("a", &[]), container("b", &[])])));
+    create_in(cluster, tight, &pod("poor", annotations, json!([container("a", &[]), container("b", &[])])));
     eventually("the pod's author is told why nothing starts", || {
-        let events = cluster.get(&["events", "-n", "tight"])?.to_string();
+        let events = cluster.get(&["events", "-n", tight])?.to_string();
         (events.contains("BarrierBlocked") && events.contains("the barrier cannot be made")).then_some(())
     });
     assert!(keys(cluster, "poor").is_empty());

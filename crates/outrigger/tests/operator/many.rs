@@ -42,9 +42,9 @@ pub(crate) fn launches_many_pods(stage: &mut Stage) {
         .enable_all()
         .build()
         .expect("a runtime");
-    let namespace = "crowd";
-    cluster.kubectl(&["create", "namespace", namespace]);
-    let crowd = executor.block_on(crowd::Crowd::new(&cluster.config("admin"), namespace));
+    let operator = stage.operator.as_ref().expect("an operator");
+    let before = operator.resident();
+    let crowd = executor.block_on(crowd::Crowd::new(&cluster.config("admin"), cluster.namespace()));
     let begun = Instant::now();
     executor.block_on(crowd.create(PODS));
     println!("{PODS} pods were created in {:.1} s", begun.elapsed().as_secs_f64());
@@ -68,18 +68,10 @@ pub(crate) fn launches_many_pods(stage: &mut Stage) {
     let metrics = page(stage.health, "/metrics").expect("metrics");
     let (publish, webhook) =
         (p99(&metrics, "outrigger_barrier_publish_seconds"), p99(&metrics, "outrigger_webhook_seconds"));
-    let rss = stage.operator.as_ref().map(|process| resident(process.0.id())).unwrap_or_default();
-    println!("p99: publish below {publish} s, webhook below {webhook} s; the operator has {rss} MiB");
-    assert!(rss < 100, "{rss} MiB");
-    cluster.kubectl(&["delete", "namespace", namespace, "--wait=false"]);
-}
-
-/// Memory of a process, in MiB.
-fn resident(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
+    let after = operator.resident();
+    let per_pod = after.saturating_sub(before) / PODS as u64;
+    println!("p99: publish below {publish} s, webhook below {webhook} s; a pod takes {per_pod} KiB");
+    assert!(per_pod < 40, "{before} KiB without pods, {after} KiB with {PODS}");
 }
 
 mod crowd {

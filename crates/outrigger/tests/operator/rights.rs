@@ -35,7 +35,8 @@ fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
         let config = Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
         let client = Client::try_from(config.expect("a configuration")).expect("a client");
         let kind = GroupVersionKind::gvk("apps.kruise.io", "v1beta1", "ContainerRecreateRequest");
-        let api: Api<DynamicObject> = Api::namespaced_with(client, "default", &ApiResource::from_gvk(&kind));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client, cluster.namespace(), &ApiResource::from_gvk(&kind));
         let patch = Patch::Merge(json!({"status": {"phase": "Recreating"}}));
         match api.patch_status(name, &PatchParams::default(), &patch).await {
             Ok(_) => (true, String::new()),

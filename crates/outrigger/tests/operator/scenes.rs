@@ -139,10 +139,11 @@ fn takes_over_a_kept_definition(stage: &Stage, url: &str) {
     let patch = json!({"spec": {"conversion": {"webhook": {"clientConfig": kept}}}}).to_string();
     let patched = cluster.kubectl(&["patch", "crd", name, "--type=merge", "-p", &patch]);
     assert!(patched.status.success(), "{}", String::from_utf8_lossy(&patched.stderr));
-    cluster.kubectl(&["create", "service", "clusterip", "kruise-webhook-service", "--tcp=443"]);
+    let service = ["service", "kruise-webhook-service", "-n", "default"];
+    cluster.kubectl(&["create", "service", "clusterip", service[1], "--tcp=443", "-n", "default"]);
     let (applied, said) = cluster.outrigger(&["operator", "install", "--webhook-url", url]);
     assert!(!applied && said.contains("kruise-webhook-service"), "{said}");
-    cluster.kubectl(&["delete", "service", "kruise-webhook-service"]);
+    cluster.kubectl(&[&["delete"][..], &service].concat());
     let (applied, said) = cluster.outrigger(&["operator", "install", "--webhook-url", url]);
     assert!(applied, "{said}");
     let now = config();
