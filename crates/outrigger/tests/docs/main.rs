@@ -47,13 +47,15 @@ struct Shell {
 }
 
 impl Shell {
-    fn new() -> Shell {
+    /// For a page; those in docs/ are read in the directory of the examples, the README in a clone of the project.
+    fn new(page: &str) -> Shell {
         let dir = tempfile::Builder::new().prefix("or-docs-").tempdir().expect("a directory");
         fs::create_dir(dir.path().join("examples")).expect("a directory");
         for file in fs::read_dir(root().join("examples")).expect("the examples") {
             let file = file.expect("a file");
-            for to in [dir.path().join("examples"), dir.path().to_owned()] {
-                fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+            fs::copy(file.path(), dir.path().join("examples").join(file.file_name())).expect("a copy");
+            if page != "README.md" {
+                fs::copy(file.path(), dir.path().join(file.file_name())).expect("a copy");
             }
         }
         Shell { dir, beside: Vec::new() }
@@ -137,7 +139,7 @@ fn page(path: &Path) -> usize {
         return 0;
     }
     let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
-    let mut shell = Shell::new();
+    let mut shell = Shell::new(name);
     if BESIDE.contains(&name) {
         fs::write(shell.dir.path().join("beside.yaml"), endless_example()).expect("a manifest");
         shell.begin("outrigger run -q beside.yaml");
