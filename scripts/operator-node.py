@@ -14,12 +14,14 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from operator_cluster import KILL, RUN, SLEEP, container, controlled, image, own_network, phase, pod, ready, run, say, status, wait
+from operator_cluster import KILL, RUN, SLEEP, Api, container, controlled, image, own_network, phase, pod, ready, run, say, status, wait
 
 ARCHIVE = next((a for a in sys.argv[2:] if a.endswith(".tar")), None)
 PROBE = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
 POST_START = lambda seconds: {"lifecycle": {"postStart": {"exec": {"command": ["sleep", str(seconds)]}}}}
-PRE_STOP = lambda seconds: {"lifecycle": {"preStop": {"exec": {"command": ["sleep", str(seconds)]}}}}
+# A hook that ends when the script says so, by touching the file: however slow the machine is, what must happen before that does.
+UNTIL = lambda file: f"until [ -e {file} ]; do sleep 0.1; done"
+PRE_STOP = lambda command: {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", command]}}}}
 
 
 def started(c, name, *containers):
@@ -51,8 +53,9 @@ def launch(c):
     c.create(pod("hopeless", [container("app", SLEEP), container("migrate", "sleep 2; exit 6"), container("other", SLEEP)],
                  {"outrigger.dev/depends-on": "app: migrate completed"}, policy="Never"))
     wait("a pod fails whose gate never opens", lambda: phase(c, "hopeless") == "Failed")
-    # The kubelet would look at it after 10 s.
-    wait("its other containers are stopped", lambda: (status(c, "hopeless", "other") or {}).get("state", {}).get("terminated"), 8)
+    # The kubelet would look at it after 10 s. On a busy machine everything takes longer in proportion.
+    limit = 8 * max(1, os.getloadavg()[0] / os.cpu_count())
+    wait("its other containers are stopped", lambda: (status(c, "hopeless", "other") or {}).get("state", {}).get("terminated"), limit)
     say("a gate that never opens: the pod has failed, and what ran in it is stopped")
     c.create(pod("native", [container("main", "sleep 2"), container("proxy", SLEEP)], {"outrigger.dev/sidecars": "proxy"}, policy="Never"))
     wait("a pod with a native sidecar succeeds", lambda: phase(c, "native") == "Succeeded")
@@ -163,10 +166,10 @@ def delayed_sidecar(c):
               "spec": {"backoffLimit": 0, "template": {"metadata": {"annotations": notes}, "spec": spec}}})
     assert wait("Job delayed ends", lambda: finished(c, "delayed")) == "Complete"
     name = c.get("pods", "-l", "job-name=delayed")["items"][0]["metadata"]["name"]
-    wait("s has ended", lambda: status(c, name, "s")["state"].get("terminated"), 30)
+    wait("s has ended", lambda: status(c, name, "s")["state"].get("terminated"))
     at = lambda n: seconds(status(c, name, n)["state"]["terminated"]["finishedAt"])
     between = at("s") - at("main")
-    assert 5 <= between < 30, between
+    assert 5 <= between < 60, between
     say(f"a sidecar that runs on for 5 s and is killed 1 s after its signal: ended {between:.0f} s after the main")
 
 
@@ -239,8 +242,8 @@ def request(c, name, pod_name, containers, strategy=None, version="v1beta1", **s
               "spec": {"podName": pod_name, "containers": [{"name": n} for n in containers], "strategy": strategy or {}, **spec}})
 
 
-def verdict(c, name, limit=120):
-    return wait(f"request {name} has a verdict", lambda: crr_status(c, name) if crr_status(c, name).get("completionTime") else None, limit)
+def verdict(c, name):
+    return wait(f"request {name} has a verdict", lambda: crr_status(c, name) if crr_status(c, name).get("completionTime") else None)
 
 
 def succeeded(c, name):
@@ -264,7 +267,7 @@ def stopped_at(c, name, container_name):
 def crashes(c):
     """The agent is killed in the middle of a request: its work is finished once, not twice."""
     slow_stop = "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done"
-    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /shared/hooks"]}}}}
+    hook = PRE_STOP("echo hook >> /shared/hooks")
     shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
     c.create(pod("web", [container("app", slow_stop, **hook, **shared), container("side", SLEEP, **shared)], terminationGracePeriodSeconds=20,
                  volumes=[{"name": "shared", "emptyDir": {}}]))
@@ -288,10 +291,10 @@ def crashes(c):
 
 def hooks_once(c, shared):
     """A request is deleted while its hook runs, and another is made for the same container."""
-    hook = {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /shared/hooks; sleep 4"]}}}}
+    hook = PRE_STOP("echo hook >> /shared/hooks; " + UNTIL("/shared/go"))
     for name in "same", "other":
         own = f"hook-{name}"
-        c.create(pod(own, [container("app", SLEEP, **hook, **shared), container("side", SLEEP, **shared)], terminationGracePeriodSeconds=20,
+        c.create(pod(own, [container("app", SLEEP, **hook, **shared), container("side", SLEEP, **shared)], terminationGracePeriodSeconds=120,
                      volumes=[{"name": "shared", "emptyDir": {}}]))
         wait(f"{own} is ready", lambda: ready(c, own))
         request(c, own, own, ["app"])
@@ -299,6 +302,7 @@ def hooks_once(c, shared):
         c.kubectl("delete", "crr", own)
         second = own if name == "same" else f"{own}-2"
         request(c, second, own, ["app"])
+        c.execute(own, "side", "touch", "/shared/go")
         succeeded(c, second)
         wait(f"{own} is ready again", lambda: ready(c, own))
         assert restarts(c, own) == {"app": 1, "side": 0}, restarts(c, own)
@@ -320,7 +324,7 @@ def recreate(c):
         succeeded(c, name)
         after = status(c, name, "app")
         assert after["ready"] and after["containerID"] != before and after["restartCount"] == 1
-        wait(f"CRR-E-01: {name} is deleted", lambda: c.get("crr", name) is None, 30)
+        wait(f"CRR-E-01: {name} is deleted", lambda: c.get("crr", name) is None)
         request(c, f"e2-{version}", name, ["app", "sidecar"], version=version)
         succeeded(c, f"e2-{version}")
         wait("ready again", lambda: ready(c, name))
@@ -343,43 +347,54 @@ def orders(c):
     for row, _, is_ordered in rows:
         succeeded(c, row.lower())
         between = stopped_at(c, row.lower(), "sidecar") - stopped_at(c, row.lower(), "app")
-        assert (between >= 5) if is_ordered else (between < 4), (row, between)
+        # The hook of the new instance takes 5 s: in order, the sidecar is stopped after that.
+        again = seconds(started(c, row.lower(), "app")[0]) - stopped_at(c, row.lower(), "app")
+        assert (between >= 5) if is_ordered else (between < again + 5), (row, between, again)
         say(f"{row}: sidecar stopped {between:.0f} s after app")
 
 
 def deadlines(c):
     gate = {"readinessGates": [{"conditionType": "KruisePodReady"}]}
-    c.create(pod("hooked", [container("app", SLEEP, **PRE_STOP(8)), container("sidecar", SLEEP)], terminationGracePeriodSeconds=30, **gate))
+    c.create(pod("hooked", [container("app", SLEEP, **PRE_STOP(UNTIL("/go"))), container("sidecar", SLEEP)], terminationGracePeriodSeconds=600, **gate))
     both = lambda: all(s["ready"] for s in (c.get("pod", "hooked") or {}).get("status", {}).get("containerStatuses", [{"ready": False}]))
     wait("hooked runs", both)
     request(c, "e5", "hooked", ["app", "sidecar"], activeDeadlineSeconds=3)
-    states = verdict(c, "e5", 15)["containerRecreateStates"]
+    states = verdict(c, "e5")["containerRecreateStates"]
     # Kruise leaves them Pending; D3: what is not done when the deadline passes has failed.
     assert [s["phase"] for s in states] == ["Failed", "Failed"], states
     # The stop under way goes on, and the pod's next request does not wait for it.
     request(c, "e5-next", "hooked", ["sidecar"])
     succeeded(c, "e5-next")
     assert restarts(c, "hooked") == {"app": 0, "sidecar": 1}, restarts(c, "hooked")
+    c.execute("hooked", "app", "touch", "/go")
     wait("the stop under way is finished", lambda: restarts(c, "hooked")["app"] == 1)
-    wait("it is recorded", lambda: crr_status(c, "e5")["containerRecreateStates"][0].get("isKilled"), 10)
+    wait("it is recorded", lambda: crr_status(c, "e5")["containerRecreateStates"][0].get("isKilled"))
     assert [s["phase"] for s in crr_status(c, "e5")["containerRecreateStates"]] == ["Failed", "Failed"], "a verdict is final"
     say("CRR-E-05: the deadline gives a verdict, and it stays; another request is served meanwhile")
     wait("hooked runs", both)
-    begun = time.time()
     request(c, "e6", "hooked", ["app", "sidecar"])
+    wait("the hook has begun", lambda: (crr_status(c, "e6").get("containerRecreateStates") or [{}])[0].get("preStopBegun"))
+    time.sleep(2)
+    assert restarts(c, "hooked") == {"app": 1, "sidecar": 1}, restarts(c, "hooked")
+    told = int(time.time())
+    c.execute("hooked", "app", "touch", "/go")
     succeeded(c, "e6")
-    took = stopped_at(c, "hooked", "sidecar") - begun
-    assert took >= 6, took
-    say(f"CRR-E-06: sidecar stopped {took:.0f} s after the request, after the hook of app")
-    begun = time.time()
+    assert stopped_at(c, "hooked", "sidecar") >= told, (stopped_at(c, "hooked", "sidecar"), told)
+    say("CRR-E-06: sidecar stopped after the hook of app")
+    wait("hooked runs", both)
+
+    def unready(obj):
+        conditions = obj.get("status", {}).get("conditions", [])
+        return [("unready", x.get("message", "")) for x in conditions if x["type"] == "KruisePodReady" and x["status"] == "False"]
+
+    seen = Api(c).watch("/api/v1/namespaces/default/pods?fieldSelector=metadata.name=hooked", unready)
+    # Nobody ends the hook: its grace does.
     request(c, "e7", "hooked", ["app", "sidecar"], {"terminationGracePeriodSeconds": 3, "unreadyGracePeriodSeconds": 1})
-    condition = lambda: next((x for x in c.get("pod", "hooked")["status"]["conditions"] if x["type"] == "KruisePodReady"), {})
-    wait("the pod is made unready", lambda: condition().get("status") == "False" and "default/e7" in condition().get("message", ""), 10)
+    wait("the pod is made unready", lambda: any("default/e7" in message for _, message in list(seen)))
     succeeded(c, "e7")
+    condition = lambda: next((x for x in c.get("pod", "hooked")["status"]["conditions"] if x["type"] == "KruisePodReady"), {})
     wait("the pod is ready again", lambda: condition().get("status") == "True")
-    took = stopped_at(c, "hooked", "app") - begun
-    assert took < 8, took
-    say(f"CRR-E-07: unready first; app stopped {took:.0f} s after the request, within its grace")
+    say("CRR-E-07: unready first; the hook of app was ended by the grace of the request")
 
 
 def versions(c):
@@ -416,17 +431,18 @@ def ended(c):
         c.create(pod(name, [container("a", SLEEP), container("b", SLEEP), container("c", SLEEP)], policy="Never"))
         wait(f"{name} is ready", lambda: ready(c, name))
         request(c, name, name, ["a", "b"], {"orderedRecreate": True, "failurePolicy": policy})
-        states = verdict(c, name, 30)["containerRecreateStates"]
+        states = verdict(c, name)["containerRecreateStates"]
         assert [s["phase"] for s in states] == ["Failed", "Failed"] and "does not start it again" in states[0]["message"], states
         runs = (status(c, name, "b")["state"].get("running") is not None)
         assert runs == (policy == "Fail"), (policy, states)
-    dies = container("proxy", "trap 'touch /shared/go; sleep 3; exit 1' TERM; while :; do sleep 0.1; done", restartPolicy="Always",
-                     volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
+    # Told once, by the agent, it has the main end; told again, by the kubelet because the main has ended, it ends too.
+    dies = container("proxy", "told=0; trap 'told=$((told+1))' TERM; until [ $told -ge 1 ]; do sleep 0.1; done; touch /shared/go; "
+                     "until [ $told -ge 2 ]; do sleep 0.1; done; exit 1", restartPolicy="Always", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
     main = container("main", "until [ -e /shared/go ]; do sleep 0.1; done", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
-    c.create(pod("over", [main], policy="Never", initContainers=[dies], volumes=[{"name": "shared", "emptyDir": {}}]))
+    c.create(pod("over", [main], policy="Never", initContainers=[dies], volumes=[{"name": "shared", "emptyDir": {}}], terminationGracePeriodSeconds=120))
     wait("over runs", lambda: (status(c, "over", "main") or {}).get("state", {}).get("running"))
     request(c, "over", "over", ["proxy"])
-    message = verdict(c, "over", 30)["message"]
+    message = verdict(c, "over")["message"]
     assert "is over: its phase is" in message, message
     say("containers that are not started again and pods that end meanwhile give a verdict at once")
 
@@ -490,7 +506,7 @@ def installed(c):
     c.kubectl("patch", "daemonset", "-n", "outrigger-system", "outrigger-agent", "--type=json", "-p",
               json.dumps([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": socket_of_test}]))
     for kind in "deployment/outrigger-operator", "daemonset/outrigger-agent":
-        c.kubectl("rollout", "status", "-n", "outrigger-system", kind, "--timeout=180s")
+        c.kubectl("rollout", "status", "-n", "outrigger-system", kind, "--timeout=600s")
     say("the image runs as Deployment and DaemonSet, and is ready")
     c.create(pod("in-cluster", [container("main", SLEEP), container("sidecar", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "1"}, **PROBE)]))
     wait("in-cluster is ready", lambda: ready(c, "in-cluster"))
