@@ -19,11 +19,11 @@ test: deps lint ## everything CI checks: lints, unit, property and end-to-end te
 	@scripts/test.sh
 
 test-cri: deps ## only the tests on a containerd of their own: the CRI runtime, and every pod case on it (root)
-	cargo test --locked -p outrigger-runtime -p outrigger --test cri --test conformance_cri --test cri_faults
+	cargo test --locked -p outrigger-cri -p outrigger --test cri --test conformance_cri --test cri_faults
 
 test-v2: deps ## the embedded runtime on a machine with cgroup v2 only, emulated by qemu (root; minutes)
 	cargo build --locked -p outrigger
-	cargo test --locked -p outrigger-runtime --test containers --no-run
+	cargo test --locked -p outrigger-embedded --test containers --no-run
 	scripts/vm-cgroup2.sh target/debug/outrigger "$$(ls -t target/debug/deps/containers-* | grep -v '\.d$$' | head -1)"
 
 test-operator: deps ## only the operator's tests, on a kube-apiserver from KUBEBUILDER_ASSETS

@@ -5,7 +5,7 @@
   scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n,p] [--json FILE]
 
 Needs root, runc, podman with catatonit (where it can do the work), /bin/busybox (static) and python3. For CRI,
-containerd and the bare driver (`cargo build --release -p outrigger-runtime --example bare_cri`), which starts a
+containerd and the bare driver (`cargo build --release -p outrigger-cri --example bare_cri`), which starts a
 containerd of its own; without it those figures are left out. Everything happens in a temporary directory; rounds of the contenders are interleaved,
 medians are reported. The cases:
 

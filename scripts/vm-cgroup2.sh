@@ -40,7 +40,7 @@ binary "$outrigger" outrigger
 if [ -n "$tests" ]; then
   binary "$tests" tests
   # There is no compiler there.
-  gcc -static -O1 -o root/probe/probe "$here/../crates/runtime/tests/containers/syscalls.c"
+  gcc -static -O1 -o root/probe/probe "$here/../crates/embedded/tests/containers/syscalls.c"
 fi
 # OCI runtimes of this machine are tried there as well.
 for runtime in runc crun; do

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_runtime::cri::{CriConfig, CriRuntime};
+use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{PullPolicy, PullRequest, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
 

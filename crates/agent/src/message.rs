@@ -8,7 +8,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Container;
 
 use crate::log::last_bytes;
-use outrigger_runtime::log_line::parse_line;
+use outrigger_text::log_line::parse_line;
 
 const FILE_MAX: u64 = 4096;
 const LOG_LINES_MAX: usize = 80;

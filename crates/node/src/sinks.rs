@@ -10,7 +10,7 @@ use outrigger_agent::log::lost_text;
 use outrigger_agent::{PodContext, PodUid};
 use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
 use outrigger_lifecycle::{Observation, forgotten_sidecars, only_forgotten_run};
-use outrigger_view::hint::{Hints, Subject, kept_running};
+use outrigger_view::hint::{Hints, PortHolder, Subject, kept_running};
 use outrigger_view::output::Output;
 use outrigger_view::words::tell;
 
@@ -192,5 +192,17 @@ impl Member {
 
 /// The input for hints about a pod's failures.
 pub(crate) fn subject(pod: &PodContext) -> Subject<'_> {
-    Subject { pod: pod.pod(), containers: pod.containers(), plan: pod.plan(), companions: pod.companions() }
+    Subject {
+        pod: pod.pod(),
+        containers: pod.containers(),
+        plan: pod.plan(),
+        companions: pod.companions(),
+        port_holder,
+    }
+}
+
+fn port_holder(port: u16) -> Option<PortHolder> {
+    let (pid, name) = outrigger_runtime::listen::holder(port)?;
+    let is_this = pid == std::process::id();
+    Some(if is_this { PortHolder::ThisProcess } else { PortHolder::Other { pid, name } })
 }

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 /// Fuzz targets, with the number of mutations.
 const TARGETS: [(&str, fn(&[u8]), u64); 5] = [
-    ("layer", outrigger_runtime::fuzz::layer, 300),
-    ("documents", outrigger_runtime::fuzz::documents, 5_000),
-    ("shim", outrigger_runtime::fuzz::shim, 5_000),
-    ("netlink", outrigger_runtime::fuzz::netlink, 20_000),
+    ("layer", outrigger_images::fuzz::layer, 300),
+    ("documents", outrigger_images::fuzz::documents, 5_000),
+    ("shim", outrigger_embedded::fuzz::shim, 5_000),
+    ("netlink", outrigger_embedded::fuzz::netlink, 20_000),
     ("control", outrigger_node::fuzz::control, 2_000),
 ];
 

@@ -4,7 +4,6 @@ use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
 use outrigger_node::work::{PlannedPod, Work};
-use outrigger_runtime::embedded;
 use outrigger_runtime::{AppArmor, NetworkMode};
 
 /// Errors for settings that cannot be applied, each with its line, and one warning if AppArmor is not active.
@@ -21,7 +20,7 @@ pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
 /// Errors for pods that insist on a user namespace of their own, in a run on the host's network.
 pub(crate) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic> {
     // Without root everything is in a user namespace already.
-    if network != NetworkMode::Host || embedded::rootless::standing().is_rootless() {
+    if network != NetworkMode::Host || outrigger_embedded::rootless::standing().is_rootless() {
         return Vec::new();
     }
     let insists = |pod: &&PlannedPod| {
@@ -97,9 +96,9 @@ fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Opt
         let path = context(origin, "appArmorProfile");
         // Invalid profiles were refused before.
         let Ok(wanted) = app_armor(&profile) else { continue };
-        match embedded::app_armor_fault(&wanted) {
+        match outrigger_embedded::app_armor_fault(&wanted) {
             Some(fault) => refuse(&path, fault, "remove the profile, or use type `Unconfined`"),
-            None if wanted == AppArmor::Default && !embedded::app_armor_is_active() => {
+            None if wanted == AppArmor::Default && !outrigger_embedded::app_armor_is_active() => {
                 is_idle.get_or_insert_with(|| {
                     let text = "AppArmor is not active on this machine: this profile has no effect";
                     Diagnostic::warning(pod.manifest.point(&path), text.to_owned())

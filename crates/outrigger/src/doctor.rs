@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
-use outrigger_runtime::doctor::{Finding, Level, examine};
-use outrigger_runtime::embedded::rootless;
+use outrigger_embedded::rootless;
+use outrigger_runtime::doctor::{Finding, Level};
 use outrigger_view::style::{DIM, paint};
 use outrigger_view::text::fit;
 use serde_json::json;
@@ -48,7 +48,8 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     }
     let state_dir = crate::run::given_or_default(args.state_dir.as_deref())?;
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let findings = executor.block_on(examine(&state_dir));
+    let mut findings = outrigger_embedded::doctor::examine(&state_dir);
+    findings.push(executor.block_on(outrigger_cri::doctor::examine()));
     let fit = findings.iter().all(|f| f.level != Level::Fail);
     match args.output {
         Output::Json => {

@@ -40,11 +40,11 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     let first = args.next();
     if first.as_ref().is_some_and(|first| first == "shim") {
-        let code = outrigger_runtime::embedded::shim_main(args);
+        let code = outrigger_embedded::shim_main(args);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     if first.is_some_and(|first| first == node::HOLD_CONNECTION) {
-        outrigger_runtime::cri::hold_connection();
+        outrigger_cri::hold_connection();
         return ExitCode::SUCCESS;
     }
     let args = operator::plugin_args(std::env::args_os().collect());

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use outrigger_agent::options::PodOptions;
+use outrigger_cri::{CriConfig, CriRuntime};
+use outrigger_embedded::{EmbeddedConfig, EmbeddedRuntime};
+use outrigger_images::ImageLimits;
 use outrigger_lifecycle::{Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, render};
 use outrigger_node::node::{AtExit, Keep, Node, NodeEnd, NodeOptions, ShutdownGrace};
 use outrigger_node::record::RunRecord;
 use outrigger_node::work::Work;
-use outrigger_runtime::cri::{CriConfig, CriRuntime};
-use outrigger_runtime::embedded::images::ImageLimits;
-use outrigger_runtime::embedded::{EmbeddedConfig, EmbeddedRuntime};
 use outrigger_runtime::{LogLimits, NodeIdentity, Owner, Runtime, RuntimeError, trusted};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions};
 use serde::{Deserialize, Serialize};

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use outrigger_embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::{Diagnostic, PodManifest};
 use outrigger_node::work::Work;
 use outrigger_runtime::RuntimeError;
-use outrigger_runtime::embedded::{EmbeddedRuntime, OciRuntime, OciRuntimes, rootless};
 
 use crate::outcome::Failure;
 

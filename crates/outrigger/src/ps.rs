@@ -2,9 +2,9 @@
 
 use anyhow::anyhow;
 use clap::ValueEnum;
+use outrigger_embedded::killed_runs;
 use outrigger_lifecycle::Span;
 use outrigger_node::control::{ContainerState, Named, Object, PodState, Run, Selector};
-use outrigger_runtime::embedded::killed_runs;
 use outrigger_view::table::{NONE, table};
 
 use crate::outcome::{Failure, Outcome};

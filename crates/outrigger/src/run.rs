@@ -11,16 +11,17 @@ use clap::ValueEnum;
 use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use outrigger_agent::host_ports;
 use outrigger_agent::options::{OnFailure, PodOptions, UserNamespaces};
+use outrigger_cri::{CriConfig, CriRuntime};
+use outrigger_embedded::doctor;
+use outrigger_embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
+use outrigger_images::ImageLimits;
 use outrigger_lifecycle::{ContainerRef, List, Plan, PodSecurityLevel, Severity, parse_quantity};
 use outrigger_manifest::{Diagnostic, SourceFile, Span, Workload, check, check_level};
 use outrigger_node::node::new_id;
 use outrigger_node::record::RunRecord;
 use outrigger_node::run::RunOptions;
 use outrigger_node::work::{PlannedPod, Work};
-use outrigger_runtime::cri::{CriConfig, CriRuntime};
-use outrigger_runtime::doctor;
-use outrigger_runtime::embedded::images::ImageLimits;
-use outrigger_runtime::embedded::{self, EmbeddedConfig, EmbeddedRuntime, OciRuntimes, rootless};
+use outrigger_runtime::doctor::Level;
 use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy, Runtime, RuntimeError};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions, Verbosity};
 
@@ -663,7 +664,7 @@ fn idle_limits(work: &Work) -> Vec<Diagnostic> {
         return Vec::new();
     }
     let cgroups = doctor::cgroups_here();
-    if cgroups.level == doctor::Level::Ok {
+    if cgroups.level == Level::Ok {
         return Vec::new();
     }
     let warning = |(name, span): (String, Span)| {
@@ -697,7 +698,7 @@ fn replaceable(path: PathBuf) -> Result<PathBuf, String> {
 /// Creates the state directory if missing, not accessible to others, and resolves symbolic links.
 pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
-    embedded::state_dir(&path)
+    outrigger_runtime::private::state_dir(&path)
         .with_context(|| format!("cannot use {} for state; choose another with --state-dir", path.display()))
         .map_err(Failure::Own)
 }

@@ -6,9 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use outrigger_embedded::rootless;
 use outrigger_node::control::{self, AskError, Found, Named, Object, PodState, RunName, Selector, Which};
 use outrigger_node::node::{LeftPods, Unfinished, unfinished_runs};
-use outrigger_runtime::embedded::rootless;
 
 use crate::outcome::Failure;
 use crate::terminal;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use outrigger_embedded::{KilledPod, killed_runs};
 use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, RunName, Selector};
-use outrigger_runtime::embedded::{KilledPod, killed_runs};
 
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};

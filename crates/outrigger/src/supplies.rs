@@ -5,12 +5,10 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
 use outrigger_agent::host_path::{self, HostPathFault};
 use outrigger_agent::security::seccomp_profile_path;
+use outrigger_embedded::rootless;
+use outrigger_images::{invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List, parse_quantity};
 use outrigger_manifest::{Checked, Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
-use outrigger_runtime::embedded::images::{
-    invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk,
-};
-use outrigger_runtime::embedded::rootless;
 
 /// Where the pods will run.
 #[derive(Debug, Clone, Copy)]

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use outrigger_runtime::cri::{CriConfig, CriRuntime};
+use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{ContainerId, Runtime as _, SandboxId};
 use rustix::process::Signal;
 use serde_json::{Value, json};

@@ -21,9 +21,14 @@ const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
 /// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Credential {
+pub enum Credential {
     /// User name and password.
-    Basic { username: String, password: String },
+    Basic {
+        /// The name of the user.
+        username: String,
+        /// The password of the user.
+        password: String,
+    },
     /// A refresh token, exchanged for an access token at the registry's token service.
     IdentityToken(String),
     /// A ready access token.
@@ -42,15 +47,16 @@ impl fmt::Debug for Credential {
 
 /// Matching credentials, best first, and where they were looked up.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
-    pub(crate) credentials: Vec<Credential>,
+pub struct Found {
+    /// The credentials to try, in this order.
+    pub credentials: Vec<Credential>,
     /// One text for each place, for the error message if none of them works.
     looked_at: Vec<String>,
 }
 
 impl Found {
     /// Where credentials were looked up, for messages.
-    pub(crate) fn places(&self) -> String {
+    pub fn places(&self) -> String {
         self.looked_at.join(", ")
     }
 }
@@ -148,7 +154,7 @@ fn glob(pattern: &str, host: &str) -> bool {
 }
 
 /// The files with credentials, in the order they are read.
-pub(crate) fn default_files() -> Vec<PathBuf> {
+pub fn default_files() -> Vec<PathBuf> {
     let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = var("HOME");
     let mut files = Vec::new();
@@ -162,7 +168,7 @@ pub(crate) fn default_files() -> Vec<PathBuf> {
 }
 
 /// Collects the credentials for `registry`/`repository` from pull secrets and files.
-pub(crate) async fn find(secrets: &[String], files: &[PathBuf], registry: &str, repository: &str) -> Found {
+pub async fn find(secrets: &[String], files: &[PathBuf], registry: &str, repository: &str) -> Found {
     let mut found = Found::default();
     let mut broken = 0;
     let before = found.credentials.len();

@@ -21,13 +21,13 @@ pub fn raise_limit() {
 }
 
 /// How many descriptors this process may have open.
-pub(crate) fn limit() -> usize {
+pub fn limit() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 /// Starts a command with the limit that this process was started with.
-pub(crate) fn with_first_limit(command: &mut Command) {
+pub fn with_first_limit(command: &mut Command) {
     let Some(limit) = STARTED_WITH.get().copied() else { return };
     let set = move || Ok(setrlimit(Resource::Nofile, limit)?);
     // SAFETY: one system call, which takes no lock and no memory.

@@ -3,7 +3,7 @@
 use std::io;
 
 /// The text of an error as runtimes print it: lower case, without the number.
-pub(crate) fn errno_text(error: &io::Error) -> String {
+pub fn errno_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut chars = text.chars();

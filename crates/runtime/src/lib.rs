@@ -3,30 +3,26 @@
 //! [`Runtime`] is the complete interface between the agent and a runtime. A runtime carries out single steps;
 //! it never decides *when* anything starts or stops: the engine does, through the agent.
 
-mod credentials;
-pub mod cri;
+pub mod credentials;
 pub mod descriptors;
 pub mod doctor;
-pub mod embedded;
-mod errno;
-#[doc(hidden)]
-pub mod fuzz;
+pub mod errno;
 pub mod lines;
-pub mod log_line;
-mod mounts;
-mod netns;
-mod ownership;
-mod private;
-mod processes;
-mod reference;
+pub mod listen;
+pub mod mounts;
+pub mod netns;
+pub mod ownership;
+pub mod private;
+pub mod processes;
+pub mod reference;
+pub mod rootless;
 pub mod signals;
-mod stop;
+pub mod stop;
 pub mod tree;
 pub mod trusted;
 mod types;
 
 pub use ownership::{NodeError, NodeIdentity, Owner};
-pub(crate) use types::no_address;
 pub use types::*;
 
 use std::future::Future;

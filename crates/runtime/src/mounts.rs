@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::mount::UnmountFlags;
 
 /// Unmounts everything at `path`, one mount after another. It may be missing or not mounted.
-pub(crate) fn unmount_all(path: &Path) {
+pub fn unmount_all(path: &Path) {
     // Each round removes one mount; we never stack more than this.
     for _ in 0..16 {
         if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
@@ -22,7 +22,7 @@ pub(crate) fn unmount_all(path: &Path) {
 /// # Errors
 /// Something cannot be unmounted (then nothing is removed: it could delete someone else's files), or not
 /// removed.
-pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
+pub fn remove_tree(dir: &Path) -> io::Result<()> {
     for mount in mounts_below(dir) {
         unmount_all(&mount);
     }
@@ -33,7 +33,7 @@ pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
 }
 
 /// Mount points below a directory, the innermost first.
-pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+pub fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let Ok(dir) = fs::canonicalize(dir) else { return Vec::new() };
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
@@ -43,7 +43,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Decodes a path in mountinfo: spaces, tabs, newlines and backslashes are in octal.
-pub(crate) fn unescape(field: &str) -> PathBuf {
+pub fn unescape(field: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {

@@ -54,7 +54,7 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
 
 /// Runs `f` on a thread that is permanently in the network namespace at `path`: everything it does happens
 /// there, including writes below /proc/sys/net and the commands it starts.
-pub(crate) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+pub fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = open(path)?;
     thread::scope(|scope| {
         scope
@@ -68,7 +68,7 @@ pub(crate) fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + S
 }
 
 /// [`socket_in`] for async callers: does not block the calling worker.
-pub(crate) async fn socket_in_async<T: Send + 'static>(
+pub async fn socket_in_async<T: Send + 'static>(
     netns: Option<&Path>,
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -86,7 +86,7 @@ pub(crate) async fn socket_in_async<T: Send + 'static>(
 }
 
 /// Connects to a port of the loopback interface of a network namespace (`None` is the host's).
-pub(crate) async fn connect_loopback(netns: Option<&Path>, port: u16) -> Result<TcpStream, RuntimeError> {
+pub async fn connect_loopback(netns: Option<&Path>, port: u16) -> Result<TcpStream, RuntimeError> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
         match connect_tcp(netns, SocketAddr::new(ip, port), CONNECT_TIMEOUT).await {
@@ -119,7 +119,7 @@ pub async fn connect_tcp(netns: Option<&Path>, addr: SocketAddr, timeout: Durati
 }
 
 /// A UDP socket inside the given network namespace, connected to `addr`.
-pub(crate) async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
+pub async fn connect_udp(netns: Option<&Path>, addr: SocketAddr) -> io::Result<UdpSocket> {
     let fd = socket_in_async(netns, move || nonblocking_socket(addr, SocketType::DGRAM)).await?;
     let socket = UdpSocket::from_std(StdUdpSocket::from(fd))?;
     socket.connect(addr).await?;

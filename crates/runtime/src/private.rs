@@ -19,7 +19,7 @@ const OWN_ENTRIES: [&str; 7] = ["pods", "images", "volumes", "seccomp", "runtime
 ///
 /// # Errors
 /// It belongs to another user, others may write to it, or it is a link.
-pub(crate) fn make(path: &Path) -> io::Result<()> {
+pub fn make(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -30,7 +30,7 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
 }
 
 /// Reads a small file of the state. A pipe would block, and a link or a device does not belong there.
-pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Creates the missing directories of a path, all of them private; existing ones stay unchanged.
-pub(crate) fn make_all(path: &Path) -> io::Result<()> {
+pub fn make_all(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 

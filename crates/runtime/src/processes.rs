@@ -26,26 +26,26 @@ const TREE_MAX: usize = 4096;
 
 /// One process, independent of its pid.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     pid: i32,
     handle: OwnedFd,
 }
 
 impl Process {
     /// A process that was forked together with its handle.
-    pub(crate) fn new(pid: i32, handle: OwnedFd) -> Self {
+    pub fn new(pid: i32, handle: OwnedFd) -> Self {
         Process { pid, handle }
     }
 
     /// Opens the process with a pid. `is_meant` is called after it is open, and must tell whether the process
     /// that has the pid now is the right one.
-    pub(crate) fn find(pid: i32, is_meant: impl FnOnce() -> bool) -> Option<Self> {
+    pub fn find(pid: i32, is_meant: impl FnOnce() -> bool) -> Option<Self> {
         let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         is_meant().then_some(Process { pid, handle })
     }
 
     /// Opens a child of this process that has not been reaped.
-    pub(crate) fn child(pid: i32) -> Option<Self> {
+    pub fn child(pid: i32) -> Option<Self> {
         Self::child_of(std::process::id() as i32, pid)
     }
 
@@ -53,12 +53,13 @@ impl Process {
         Self::find(pid, || Stat::of(pid).is_some_and(|stat| stat.parent == parent))
     }
 
-    pub(crate) fn pid(&self) -> i32 {
+    /// Its number, for messages and files below /proc.
+    pub fn pid(&self) -> i32 {
         self.pid
     }
 
     /// Kills it, if it still exists.
-    pub(crate) fn kill(&self) {
+    pub fn kill(&self) {
         let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGKILL);
     }
 
@@ -116,7 +117,7 @@ impl Process {
 }
 
 /// Kills processes and waits until they have ended, for at most `patience`. Returns whether they have.
-pub(crate) fn kill_and_wait(processes: &[Process], patience: Duration) -> bool {
+pub fn kill_and_wait(processes: &[Process], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     processes.iter().for_each(Process::kill);
     processes.iter().all(|process| process.ends_before(deadline))
@@ -126,7 +127,7 @@ pub(crate) fn kill_and_wait(processes: &[Process], patience: Duration) -> bool {
 ///
 /// All of them are stopped before any is killed, parents before their children. Otherwise a process could
 /// fork after its children were listed, and the new one would be missed.
-pub(crate) fn kill_tree(root: &Process) {
+pub fn kill_tree(root: &Process) {
     let deadline = Instant::now() + STOP_PATIENCE;
     root.stop(deadline);
     let mut below: Vec<Process> = Vec::new();

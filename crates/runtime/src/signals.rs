@@ -60,7 +60,7 @@ pub fn number(name: &str) -> Option<i32> {
 }
 
 /// Sends a signal to the process group a process leads. A missing group is not an error.
-pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
+pub fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
     if leader <= 1 {
         // To the kernel these mean the caller's own group and all processes.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -73,7 +73,7 @@ pub(crate) fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
 }
 
 /// Sends a signal through a pidfd. Fails if the process has ended and was reaped.
-pub(crate) fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+pub fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: no siginfo is passed, flags are zero.
     let result = unsafe {
         libc::syscall(

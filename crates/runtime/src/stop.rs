@@ -22,15 +22,15 @@ const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// A request to be done sooner than the plan says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hurry {
+pub struct Hurry {
     /// When the grace period ends; `None` is later than any plan.
-    pub(crate) by: Option<Instant>,
+    pub by: Option<Instant>,
     /// Kill at once, without a stop signal and in no order.
-    pub(crate) kill: bool,
+    pub kill: bool,
 }
 
 /// Stops a pod's running containers, each when its turn comes.
-pub(crate) async fn stop_in_order(
+pub async fn stop_in_order(
     runtime: &impl Runtime,
     containers: &[Adopted],
     plan: &StopPlan,
@@ -129,7 +129,7 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 }
 
 /// Runs all futures to completion concurrently.
-pub(crate) async fn join_all<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+pub async fn join_all<T>(futures: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut futures: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(|context| {

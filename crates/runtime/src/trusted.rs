@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use crate::embedded::rootless;
+use crate::rootless;
 
 /// As the kernel's limit.
 const LINKS_MAX: u32 = 40;

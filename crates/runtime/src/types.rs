@@ -282,7 +282,7 @@ impl SandboxSpec {
 }
 
 /// The error for a pod that has ports to publish, but loopback only.
-pub(crate) fn no_address(ports: &[PublishedPort]) -> RuntimeError {
+pub fn no_address(ports: &[PublishedPort]) -> RuntimeError {
     let ports: Vec<String> = ports.iter().map(|port| port.pod_port.to_string()).collect();
     RuntimeError::Config(format!(
         "port {} cannot be published: the pod has no address, only loopback; use --network private",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use outrigger_lifecycle::trace::{LogStream, Record, TraceEvent, WorkloadRecord};
 use outrigger_lifecycle::{Observation, Plan, Time, Wait};
-use outrigger_runtime::log_line::parse_line;
+use outrigger_text::log_line::parse_line;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outrigger_runtime::log_line::parse_line;
+use outrigger_text::log_line::parse_line;
 
 /// Maximum number of bytes of a file searched for its last lines.
 const TAIL_MAX: u64 = 16 << 20;

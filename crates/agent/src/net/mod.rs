@@ -16,7 +16,8 @@ use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use outrigger_lifecycle::ProbeCause;
 use outrigger_runtime::Sandbox;
-use outrigger_runtime::embedded::network::{Listener, connect_tcp, listening};
+use outrigger_runtime::listen::{Listener, listening};
+use outrigger_runtime::netns::connect_tcp;
 use tokio::net::TcpStream;
 
 /// Maximum number of open ports listed in a message.

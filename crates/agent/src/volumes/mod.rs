@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
 use outrigger_lifecycle::{Companions, SandboxCause, StartCause};
-use outrigger_runtime::embedded::rootless;
+use outrigger_runtime::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
 use self::host_path::HostPathFault;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_runtime::log_line::parse_line;
+use outrigger_text::log_line::parse_line;
 
 /// Maximum number of bytes kept of an incomplete line.
 const LINE_MAX: usize = 128 << 10;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_agent::log::{LogReader, Watcher, lost_text};
-use outrigger_runtime::log_line::parse_line;
+use outrigger_text::log_line::parse_line;
 
 use super::registry::{PodRegistry, Visit};
 use super::server::Client;

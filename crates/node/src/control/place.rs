@@ -11,7 +11,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outrigger_runtime::embedded::rootless;
+use outrigger_runtime::rootless;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 /// Overrides the directory.

@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use outrigger_agent::files::{make_dir, missing_is_fine, names, read, replace};
-use outrigger_runtime::embedded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -58,7 +57,7 @@ pub fn unfinished_runs(state_dir: &Path) -> Option<Unfinished> {
     });
     // Those that have ended otherwise do not count.
     let pods: Vec<(String, bool, bool)> = pods.filter(|(_, over, shut_down)| !over || *shut_down).collect();
-    let may_run = |id: &String| embedded::is_running(state_dir, id) != Some(false);
+    let may_run = |id: &String| outrigger_embedded::is_running(state_dir, id) != Some(false);
     let pods = match pods.iter().all(|(_, over, _)| *over) {
         true if !pods.is_empty() => LeftPods::ShutDown,
         _ if pods.iter().any(|(id, over, _)| !over && may_run(id)) => LeftPods::Running,

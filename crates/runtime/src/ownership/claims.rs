@@ -21,7 +21,7 @@ use crate::{RuntimeError, SandboxId, mounts, private};
 
 /// The pod directories of one runtime, each locked until it is gone.
 #[derive(Debug)]
-pub(crate) struct Claims {
+pub struct Claims {
     owner: Owner,
     /// The runtime of the pods.
     runtime: &'static str,
@@ -29,16 +29,18 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    pub(crate) fn new(owner: Owner, runtime: &'static str) -> Self {
+    /// No pods yet; `runtime` is the name users see.
+    pub fn new(owner: Owner, runtime: &'static str) -> Self {
         Claims { owner, runtime, held: Mutex::default() }
     }
 
-    pub(crate) fn owner(&self) -> &Owner {
+    /// The owner of the pods.
+    pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
     /// Creates a pod's directory and locks it, unless this runtime already has it.
-    pub(crate) fn claim(&self, dir: &Path) -> Result<(), RuntimeError> {
+    pub fn claim(&self, dir: &Path) -> Result<(), RuntimeError> {
         let mut held = self.held();
         if held.contains_key(dir) {
             return Ok(());
@@ -68,7 +70,7 @@ impl Claims {
     }
 
     /// Pods below a directory that belong to the node, and not to another runtime of it.
-    pub(crate) fn marked(&self, pods: &Path) -> io::Result<Vec<SandboxId>> {
+    pub fn marked(&self, pods: &Path) -> io::Result<Vec<SandboxId>> {
         let mut marked = Vec::new();
         for entry in fs::read_dir(pods)? {
             let entry = entry?;
@@ -82,7 +84,7 @@ impl Claims {
     /// Releases a pod's directory. It is removed, unless it has contents that are not the runtime's: then it
     /// stays locked until their owner has removed the directory, because if this process dies before that,
     /// another one has to do it.
-    pub(crate) fn release(&self, dir: &Path) {
+    pub fn release(&self, dir: &Path) {
         let mut held = self.held();
         let own = |entry: fs::DirEntry| ["lock", MARK].iter().any(|own| entry.file_name() == *own);
         if fs::read_dir(dir).is_ok_and(|entries| entries.flatten().all(own)) {
@@ -148,7 +150,7 @@ fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
 
 /// Locks a pod's directory if it has no owner. One without a lock has none: its creator died before it could
 /// lock it, or its remover before it was done. Those of the node have one, even if it is down.
-pub(crate) fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
+pub fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
     if is_marked(dir) {
         return Ok(None);
@@ -164,7 +166,7 @@ pub(crate) fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Removes the directory of a pod without containers, unless it has an owner.
-pub(crate) fn remove_dir(dir: &Path) -> io::Result<()> {
+pub fn remove_dir(dir: &Path) -> io::Result<()> {
     match lock_orphan(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result?.map_or(Ok(()), |_lock| mounts::remove_tree(dir)),

@@ -11,7 +11,7 @@
 mod claims;
 mod node;
 
-pub(crate) use claims::{Claims, lock_orphan, remove_dir};
+pub use claims::{Claims, lock_orphan, remove_dir};
 pub use node::{NodeError, NodeIdentity};
 
 use std::fs;
@@ -34,31 +34,31 @@ pub enum Owner {
 
 impl Owner {
     /// Whether pods end with the process that created them.
-    pub(crate) fn is_process(&self) -> bool {
+    pub fn is_process(&self) -> bool {
         matches!(self, Owner::Process)
     }
 }
 
 /// In the directory of a pod that belongs to the node.
-pub(crate) const MARK: &str = "node.json";
+pub const MARK: &str = "node.json";
 const MARK_MAX: u64 = 64 << 10;
 
 /// The content of [`MARK`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// The node, by its identity.
-    pub(crate) node: String,
+    pub node: String,
     /// The runtime of the pod: `embedded` or `cri`.
-    pub(crate) runtime: String,
+    pub runtime: String,
 }
 
 /// Whether a pod's directory is marked as the node's. A damaged mark counts too.
-pub(crate) fn is_marked(dir: &Path) -> bool {
+pub fn is_marked(dir: &Path) -> bool {
     fs::symlink_metadata(dir.join(MARK)).is_ok()
 }
 
 /// The mark in a pod's directory, if there is a readable one.
-pub(crate) fn read_mark(dir: &Path) -> Option<Mark> {
+pub fn read_mark(dir: &Path) -> Option<Mark> {
     serde_json::from_slice(&private::read(&dir.join(MARK), MARK_MAX).ok()?).ok()
 }
 

@@ -105,7 +105,7 @@ impl NodeIdentity {
     }
 
     /// The directory of one of its pods.
-    pub(crate) fn pod_dir(&self, id: &SandboxId) -> PathBuf {
+    pub fn pod_dir(&self, id: &SandboxId) -> PathBuf {
         self.0.state_dir.join("pods").join(&id.0)
     }
 }

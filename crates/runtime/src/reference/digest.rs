@@ -9,21 +9,21 @@ use sha2::{Digest as _, Sha256};
 /// A SHA-256 digest, the only algorithm registries use for images.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct Digest(String);
+pub struct Digest(String);
 
 impl Digest {
     /// The digest of some bytes.
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub fn of(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
     /// The digest of everything that went into `hasher`.
-    pub(crate) fn finish(hasher: Sha256) -> Self {
+    pub fn finish(hasher: Sha256) -> Self {
         Digest(hex(&hasher.finalize()))
     }
 
     /// 64 hexadecimal digits.
-    pub(crate) fn hex(&self) -> &str {
+    pub fn hex(&self) -> &str {
         &self.0
     }
 }
@@ -72,18 +72,19 @@ impl fmt::Debug for Digest {
 }
 
 /// Hashes everything read through it.
-pub(crate) struct HashingReader<R> {
+pub struct HashingReader<R> {
     inner: R,
     hasher: Sha256,
 }
 
 impl<R: Read> HashingReader<R> {
-    pub(crate) fn new(inner: R) -> Self {
+    /// Reads from `inner`.
+    pub fn new(inner: R) -> Self {
         HashingReader { inner, hasher: Sha256::new() }
     }
 
     /// Reads the rest, since the digest covers everything, and returns it.
-    pub(crate) fn finish(mut self) -> io::Result<(Digest, R)> {
+    pub fn finish(mut self) -> io::Result<(Digest, R)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::finish(self.hasher), self.inner))
     }

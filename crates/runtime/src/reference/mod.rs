@@ -1,6 +1,6 @@
 //! Image references.
 
-pub(crate) mod digest;
+pub mod digest;
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use digest::Digest;
 
 /// The source of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// `rootfs:/PATH`: a directory of this machine.
     Rootfs(PathBuf),
     /// `oci:DIR[:TAG]`: an OCI image layout.
@@ -77,9 +77,11 @@ pub fn missing_on_disk(reference: &str) -> Option<String> {
 
 /// A file or directory with images, and which of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Local {
-    pub(crate) path: PathBuf,
-    pub(crate) tag: Option<String>,
+pub struct Local {
+    /// The path of the file or directory.
+    pub path: PathBuf,
+    /// The tag of the image in it; `None` if there is only one image.
+    pub tag: Option<String>,
 }
 
 impl Local {
@@ -105,20 +107,20 @@ const NAME_MAX: usize = 255;
 
 /// A name in a registry, with Kubernetes' defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Name {
+pub struct Name {
     /// Host and port: `docker.io`, `localhost:5000`, `[::1]:5000`.
-    pub(crate) registry: String,
+    pub registry: String,
     /// `library/busybox`.
-    pub(crate) repository: String,
+    pub repository: String,
     /// `latest` unless a tag or a digest is given.
-    pub(crate) tag: Option<String>,
+    pub tag: Option<String>,
     /// Given with `@`; wins over the tag.
-    pub(crate) digest: Option<Digest>,
+    pub digest: Option<Digest>,
 }
 
 impl Source {
     /// Reads a reference.
-    pub(crate) fn parse(reference: &str) -> Result<Self, String> {
+    pub fn parse(reference: &str) -> Result<Self, String> {
         if let Some(path) = reference.strip_prefix("rootfs:") {
             if !path.starts_with('/') {
                 return Err("rootfs: needs an absolute path".to_owned());
@@ -140,7 +142,7 @@ impl Source {
 
 impl Name {
     /// Reads a registry name: `[HOST[:PORT]/]PATH[:TAG][@sha256:…]`.
-    pub(crate) fn parse(reference: &str) -> Result<Self, String> {
+    pub fn parse(reference: &str) -> Result<Self, String> {
         if reference.is_empty() {
             return Err("it is empty".into());
         }
@@ -185,7 +187,7 @@ impl Name {
     }
 
     /// The tag or digest for requests to the registry.
-    pub(crate) fn tag_or_digest(&self) -> String {
+    pub fn tag_or_digest(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
             (None, Some(tag)) => tag.clone(),

@@ -50,6 +50,22 @@ pub struct Subject<'a> {
     pub plan: &'a Plan,
     /// The objects it may refer to.
     pub companions: &'a Companions,
+    /// Finds the process that listens on a TCP port of this machine.
+    pub port_holder: fn(u16) -> Option<PortHolder>,
+}
+
+/// A process that listens on a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortHolder {
+    /// The process that runs the pod, for another of its pods.
+    ThisProcess,
+    /// A process of somebody else.
+    Other {
+        /// Its number.
+        pid: u32,
+        /// The name of its program.
+        name: String,
+    },
 }
 
 /// The hints of a run. Each is shown once, for however many pods and restarts it is true.

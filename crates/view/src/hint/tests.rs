@@ -83,7 +83,7 @@ impl Fixture {
 
     fn subject(&self) -> Subject<'_> {
         let Fixture { pod, containers, plan, companions, .. } = self;
-        Subject { pod, containers, plan, companions }
+        Subject { pod, containers, plan, companions, port_holder: |_| None }
     }
 
     /// The hint of an entry: the place and the hint.

@@ -58,7 +58,7 @@ fn every_row_of_the_specification_is_cited() {
     for path in [
         "crates/operator/src",
         "crates/outrigger/tests/operator",
-        "crates/runtime/src/cri/endpoint.rs",
+        "crates/cri/src/endpoint.rs",
         "scripts/operator-node.py",
     ] {
         read_all(&root().join(path), &mut tests);

@@ -1,0 +1,11 @@
+//! Entry points for fuzzing: each takes arbitrary untrusted bytes. Not part of the API.
+
+/// Parses the messages between an agent and a shim.
+pub fn shim(bytes: &[u8]) {
+    crate::protocol::fuzz(bytes);
+}
+
+/// Parses the kernel's messages about interfaces, addresses, routes and packet filters.
+pub fn netlink(bytes: &[u8]) {
+    crate::network::fuzz(bytes);
+}

@@ -1,0 +1,359 @@
+//! A pod to run containers in, and the check that nothing of it is left.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use outrigger_embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
+use outrigger_runtime::{
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NetworkMode, NodeIdentity, Owner,
+    Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
+};
+
+/// Nothing here takes longer, unless it hangs.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A test by its function's name.
+#[macro_export]
+macro_rules! trials {
+    ($($name:ident),* $(,)?) => {
+        /// The tests of this file.
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            let prefix = module_path!().rsplit("::").next().unwrap_or_default();
+            vec![$($crate::support::trial(format!("{prefix}::{}", stringify!($name)), $name)),*]
+        }
+    };
+}
+
+/// Runs an async test on its own tokio runtime.
+pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
+where
+    F: Future<Output = ()> + 'static,
+{
+    Trial::test(name, move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime
+            .block_on(async { tokio::time::timeout(DEADLINE * 12, test()).await })
+            .map_err(|_| Failed::from("still not over"))
+    })
+}
+
+/// Tells helper processes where the root file system is.
+pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
+
+/// `host` runs the pods of all these tests with the host's users, to check differences by hand.
+const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
+
+/// With a user namespace, and with the host's users: a refusal by the first hides what else must refuse it.
+pub(crate) const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
+
+/// A root file system with one busybox.
+static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
+    // A helper process uses that of the test, which outlives it.
+    if let Some(given) = std::env::var_os(ROOTFS_VARIABLE) {
+        return given.into();
+    }
+    // Kept for the whole run and named after it; removed by the next run if it is stale.
+    let base = std::env::temp_dir().join("outrigger-test-rootfs");
+    fs::create_dir_all(&base).expect("temporary directory");
+    for old in fs::read_dir(&base).into_iter().flatten().flatten() {
+        let pid = old.file_name().to_string_lossy().into_owned();
+        // The number of this process may have been that of an earlier one.
+        let is_stale = pid == std::process::id().to_string() || !Path::new("/proc").join(pid).exists();
+        if is_stale {
+            let _ = fs::remove_dir_all(old.path());
+        }
+    }
+    let root = base.join(std::process::id().to_string());
+    for dir in ["bin", "etc", "tmp", "root", "home/web"] {
+        fs::create_dir_all(root.join(dir)).expect("rootfs");
+    }
+    fs::copy("/bin/busybox", root.join("bin/busybox")).expect("install busybox-static");
+    let applets = Command::new("/bin/busybox").arg("--list").output().expect("busybox").stdout;
+    for applet in String::from_utf8(applets).expect("names").lines().filter(|name| *name != "busybox") {
+        symlink("busybox", root.join("bin").join(applet)).expect("applet");
+    }
+    fs::write(root.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:34::/home/web:/bin/sh\n")
+        .expect("passwd");
+    fs::write(root.join("etc/group"), "root:x:0:\nweb:x:34:\nlog:x:70:web\n").expect("group");
+    root
+});
+
+/// The root file system of the images in these tests.
+pub(crate) fn rootfs() -> &'static Path {
+    &ROOTFS
+}
+
+/// One pod with its own state directory.
+pub(crate) struct Pod {
+    pub(crate) runtime: Arc<EmbeddedRuntime>,
+    pub(crate) id: SandboxId,
+    pub(crate) sandbox: outrigger_runtime::Sandbox,
+    pub(crate) dir: PathBuf,
+    state: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
+    containers: AtomicU32,
+}
+
+/// The OCI runtime to create the containers with.
+pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
+
+/// A runtime on a new state directory.
+pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    runtime_of(Owner::Process, state_dir)
+}
+
+/// A runtime whose pods belong to the node.
+pub(crate) async fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    // The tasks of a node that was dropped may end a moment later.
+    let mut node = None;
+    eventually("no other node", || {
+        node = NodeIdentity::open(state_dir).ok();
+        node.is_some()
+    })
+    .await;
+    runtime_of(Owner::Node(node.expect("no other node")), state_dir)
+}
+
+fn runtime_of(owner: Owner, state_dir: &Path) -> Arc<EmbeddedRuntime> {
+    let shim_command = vec!["/proc/self/exe".to_owned(), "shim".to_owned()];
+    let config = EmbeddedConfig {
+        state_dir: state_dir.to_owned(),
+        shim_command,
+        image_limits: outrigger_images::ImageLimits::default(),
+        owner,
+    };
+    let runtime = EmbeddedRuntime::new(config).expect("these tests need root");
+    Arc::new(match std::env::var(OCI_RUNTIME_VARIABLE) {
+        Ok(name) => {
+            let default = OciRuntime::find(&name, &[]).expect("the OCI runtime");
+            runtime.with_oci_runtimes(OciRuntimes::all_by(default))
+        }
+        Err(_) => runtime,
+    })
+}
+
+/// The default sandbox spec of a pod.
+pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let id = SandboxId(format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    SandboxSpec {
+        pod_dir: runtime.pod_dir(&id),
+        id,
+        pod_name: "test".to_owned(),
+        pod_namespace: "default".to_owned(),
+        pod_uid: "0".to_owned(),
+        hostname: "test-pod".to_owned(),
+        network: NetworkMode::None,
+        ports: Vec::new(),
+        host_pid: false,
+        host_ipc: false,
+        share_pid: false,
+        user_namespace: match std::env::var(USERNS_VARIABLE).as_deref() {
+            Ok("host") => UserNamespace::Host,
+            // Like pods of the product, if possible.
+            _ => UserNamespace::Auto,
+        },
+        host_paths: Vec::new(),
+        images: Vec::new(),
+        privileged: false,
+        runtime_class: None,
+        sysctls: BTreeMap::new(),
+        resources: Resources::default(),
+        stop: Default::default(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+impl Pod {
+    pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// A pod whose users are the host's.
+    pub(crate) async fn with_host_users() -> Self {
+        Self::with(|spec| spec.user_namespace = UserNamespace::Host).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        let state =
+            tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");
+        let mut pod = Self::in_state_dir(state.path(), change).await;
+        pod._temporary = Some(state);
+        pod
+    }
+
+    pub(crate) async fn in_state_dir(state: &Path, change: impl FnOnce(&mut SandboxSpec)) -> Self {
+        Self::on(runtime(state), state, change).await
+    }
+
+    /// A pod on an existing runtime.
+    pub(crate) async fn on(
+        runtime: Arc<EmbeddedRuntime>,
+        state: &Path,
+        change: impl FnOnce(&mut SandboxSpec),
+    ) -> Self {
+        let mut spec = sandbox_spec(&runtime);
+        change(&mut spec);
+        let (id, dir) = (spec.id.clone(), spec.pod_dir.clone());
+        let sandbox = runtime.create_sandbox(spec).await.expect("sandbox");
+        Pod {
+            runtime,
+            id,
+            sandbox,
+            dir,
+            state: state.to_owned(),
+            containers: AtomicU32::new(0),
+            _temporary: None,
+        }
+    }
+
+    /// A container that runs a shell script.
+    pub(crate) fn script(&self, script: &str) -> ContainerSpec {
+        let number = self.containers.fetch_add(1, Ordering::Relaxed);
+        let id = ContainerId(format!("c{number}"));
+        let (image, log) = (Image::of_layers("test", vec![rootfs().to_owned()]), format!("{id}.log"));
+        let mut spec = ContainerSpec::new(id, image, &["sh", "-c", script], self.state.join(log));
+        spec.name = "main".to_owned();
+        spec
+    }
+
+    /// A directory of the host for this test alone.
+    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.state.join(name);
+        fs::create_dir_all(&path).expect("scratch");
+        path
+    }
+
+    /// Creates and starts a container.
+    pub(crate) async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, RuntimeError> {
+        let id = self.runtime.create_container(&self.id, spec).await?;
+        self.runtime.start_container(&id).await?;
+        Ok(id)
+    }
+
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Exit {
+        tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
+    }
+
+    /// Runs a container to completion: its exit, and its log without time and stream.
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+        let log = spec.log_path.clone();
+        let id = self.start(spec).await.expect("start");
+        let exit = self.wait(&id).await;
+        (exit, log_text(&log))
+    }
+
+    /// Runs a script to its successful end and returns its output.
+    pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
+        let (exit, log) = self.run(spec).await;
+        assert_eq!(exit.code, 0, "log: {log}");
+        log
+    }
+
+    pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
+        let command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
+        let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 10_000 };
+        self.runtime.exec(id, request).await.expect("exec")
+    }
+
+    /// The directory of a container's state.
+    pub(crate) fn container_dir(&self, id: &str) -> PathBuf {
+        self.dir.join("ns/containers").join(id)
+    }
+
+    /// The directory of a container's own layer.
+    pub(crate) fn layer_dir(&self, id: &str) -> PathBuf {
+        self.dir.join("layers").join(id)
+    }
+
+    /// The pid of the container's shim.
+    pub(crate) fn shim(&self, id: &ContainerId) -> u64 {
+        self.process(id, "shim")
+    }
+
+    /// The pid of the container's first process.
+    pub(crate) fn first_process(&self, id: &ContainerId) -> u64 {
+        self.process(id, "init")
+    }
+
+    fn process(&self, id: &ContainerId, which: &str) -> u64 {
+        let state = fs::read(self.container_dir(&id.0).join("state.json")).expect("state");
+        let state: serde_json::Value = serde_json::from_slice(&state).expect("state");
+        state[which]["pid"].as_u64().expect("a process")
+    }
+
+    /// Waits until the container's log has a line.
+    pub(crate) async fn saw(&self, log: &Path, line: &str) {
+        eventually(line, || log_text(log).lines().any(|l| l == line)).await;
+    }
+
+    /// Removes the pod and checks that nothing is left of it.
+    pub(crate) async fn finish(self) {
+        self.runtime.remove_sandbox(&self.id).await.expect("remove");
+        self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
+        assert_nothing_left(&self.state, &self.id);
+        assert!(!self.dir.exists(), "{} is left", self.dir.display());
+    }
+}
+
+impl Drop for Pod {
+    /// After a failure, removes the pod like the next run of the product would.
+    fn drop(&mut self) {
+        if self.dir.join("sandbox.json").exists() && std::thread::panicking() {
+            let state = self.state.clone();
+            let id = self.id.clone();
+            let mine = self.runtime.clone();
+            let cleaner = std::thread::spawn(move || {
+                let tokio =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("tokio");
+                tokio.block_on(async {
+                    let _ = mine.remove_sandbox(&id).await;
+                    runtime(&state).clean_orphans().await;
+                });
+            });
+            let _ = cleaner.join();
+        }
+    }
+}
+
+/// No mounts, no cgroups, no processes of a pod.
+pub(crate) fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    let left: Vec<&str> =
+        mounts.lines().filter(|line| line.contains(&*state_dir.to_string_lossy())).collect();
+    assert!(left.is_empty(), "mounts are left: {left:?}");
+    let cgroups = cgroups(&id.0);
+    assert!(cgroups.is_empty(), "cgroups are left: {cgroups:?}");
+}
+
+/// Directories of a sandbox in all cgroup hierarchies.
+pub(crate) fn cgroups(sandbox: &str) -> Vec<PathBuf> {
+    let base = Path::new("/sys/fs/cgroup");
+    let roots =
+        fs::read_dir(base).expect("cgroups").flatten().map(|entry| entry.path()).chain([base.to_owned()]);
+    roots.map(|root| root.join("outrigger").join(sandbox)).filter(|dir| dir.exists()).collect()
+}
+
+/// The messages of a log in CRI format.
+pub(crate) fn log_text(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !check() {
+        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

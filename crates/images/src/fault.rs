@@ -1,0 +1,106 @@
+//! Why an image could not be made available, with messages for users.
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+
+use outrigger_runtime::PullError;
+
+/// A failure on the way to an image. The kinds matter to the code that tries again or elsewhere; people see the text.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum Fault {
+    /// A retry will not help.
+    #[error("{0}")]
+    Final(String),
+    /// Temporary: a reset connection, a busy server.
+    #[error("{0}")]
+    Transient(String),
+    /// Nothing answers there, or not with this protocol: another endpoint may.
+    #[error("{0}")]
+    Unreachable(String),
+    /// No answer came; one may the next time.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The registry wants other credentials.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// The registry does not have it.
+    #[error("{0}")]
+    NotFound(String),
+    /// The disk is full.
+    #[error("{0}")]
+    NoSpace(String),
+}
+
+impl Fault {
+    /// A permanent failure.
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Fault::Final(text.into())
+    }
+
+    /// A file system error; `doing` names the operation and its path.
+    pub(super) fn io(doing: impl Display, error: &io::Error) -> Self {
+        if error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())
+            || error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
+        {
+            return Fault::NoSpace(format!(
+                "{doing}: no space left on device; free some space or choose another --state-dir"
+            ));
+        }
+        Fault::Final(format!("{doing}: {error}"))
+    }
+
+    /// Whether the same may succeed a moment later.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Fault::Transient(_) | Fault::NoAnswer(_) => true,
+            Fault::Final(_)
+            | Fault::Unreachable(_)
+            | Fault::Unauthorized(_)
+            | Fault::NotFound(_)
+            | Fault::NoSpace(_) => false,
+        }
+    }
+
+    /// As users of the store see it; what is said of an image that is not from a registry is about a path.
+    pub(super) fn into_pull_error(self, is_remote: bool) -> PullError {
+        match self {
+            Fault::NoSpace(text) => PullError::NoSpace(text),
+            fault if !is_remote => PullError::NotOnDisk(fault.to_string()),
+            Fault::NotFound(text) => PullError::NotFound(text),
+            Fault::Unauthorized(text) => PullError::Unauthorized(text),
+            Fault::Unreachable(text) | Fault::NoAnswer(text) => PullError::Unreachable(text),
+            Fault::Final(text) | Fault::Transient(text) => PullError::Other(text),
+        }
+    }
+}
+
+/// The most characters of a registry's own words in a message.
+const SAID_MAX: usize = 200;
+
+/// What a registry says, on one line and cut: it does not decide how long our messages are.
+pub(super) fn said(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match text.char_indices().nth(SAID_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}
+
+/// Adds the operation and its path to file system errors.
+pub(super) trait Doing<T> {
+    /// `read`, `write` … and the path.
+    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault> {
+        self.map_err(|error| Fault::io(format_args!("cannot {verb} {}", path.display()), &error))
+    }
+}
+
+impl<T> Doing<T> for rustix::io::Result<T> {
+    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault> {
+        self.map_err(io::Error::from).doing(verb, path)
+    }
+}

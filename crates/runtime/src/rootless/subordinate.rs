@@ -1,0 +1,116 @@
+//! The ids an administrator has set aside for a user: /etc/subuid and /etc/subgid.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// The kernel's limit for one map, minus the line for the user's own id.
+const LINES_MAX: usize = 339;
+
+/// First id and count.
+type Range = (u32, u32);
+
+/// The ids that can be mapped for a user besides its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ranges {
+    /// From /etc/subuid.
+    pub uids: Vec<Range>,
+    /// From /etc/subgid.
+    pub gids: Vec<Range>,
+    /// The programs that may write the maps: newuidmap and newgidmap.
+    pub programs: (PathBuf, PathBuf),
+}
+
+/// The ranges of a user.
+///
+/// # Errors
+/// There are none, or the programs that may map them are missing. The text says how to fix it.
+pub fn ranges(uid: u32) -> Result<Ranges, String> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let name = user_name(uid, &read("/etc/passwd"));
+    let (uids, gids) = (of_user(&read("/etc/subuid"), uid, &name), of_user(&read("/etc/subgid"), uid, &name));
+    let who = name.clone().unwrap_or_else(|| uid.to_string());
+    let programs = match (find("newuidmap"), find("newgidmap")) {
+        (Some(uids), Some(gids)) => (uids, gids),
+        _ => {
+            return Err(format!(
+                "newuidmap and newgidmap are missing: install the package uidmap (shadow-utils){}",
+                if uids.is_empty() || gids.is_empty() {
+                    format!(", and {}", add(&who))
+                } else {
+                    String::new()
+                }
+            ));
+        }
+    };
+    for (path, found) in [("/etc/subuid", &uids), ("/etc/subgid", &gids)] {
+        if found.is_empty() {
+            return Err(format!("{path} has no ids for user {who}: {}", add(&who)));
+        }
+    }
+    Ok(Ranges { uids, gids, programs })
+}
+
+fn add(user: &str) -> String {
+    format!("have root run `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`")
+}
+
+/// Finds a program, also in directories that may not be in a user's `PATH`.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"].map(PathBuf::from);
+    let places = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).chain(usual);
+    places.map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+fn user_name(uid: u32, passwd: &str) -> Option<String> {
+    let known = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    // For users of a directory service. A wrong value gains nothing: newuidmap checks for itself.
+    known.or_else(|| std::env::var("USER").ok().filter(|name| !name.is_empty()))
+}
+
+fn of_user(table: &str, uid: u32, name: &Option<String>) -> Vec<Range> {
+    let uid = uid.to_string();
+    let range = |line: &str| {
+        let mut fields = line.trim().split(':');
+        let owner = fields.next()?;
+        let (first, count): (u32, u32) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let own = owner == uid || Some(owner) == name.as_deref();
+        (own && count > 0 && first.checked_add(count).is_some()).then_some((first, count))
+    };
+    table.lines().filter_map(range).take(LINES_MAX).collect()
+}
+
+/// The arguments of newuidmap: the user's own id as root, then everything set aside for it.
+pub fn map_arguments(own: u32, ranges: &[Range]) -> Vec<String> {
+    let mut arguments = vec!["0".to_owned(), own.to_string(), "1".to_owned()];
+    let mut inside: u32 = 1;
+    for (first, count) in ranges {
+        let Some(next) = inside.checked_add(*count) else { break };
+        arguments.extend([inside, *first, *count].map(|number| number.to_string()));
+        inside = next;
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_belong_to_a_name_or_a_number() {
+        let table = "root:1:2\nann:100000:65536\n1000:300000:10\nbob:200000:65536\nann:x:y\nann:5:0\nann:4294967295:2\n";
+        assert_eq!(of_user(table, 1000, &Some("ann".to_owned())), [(100_000, 65_536), (300_000, 10)]);
+        assert_eq!(of_user(table, 1001, &None), []);
+        assert_eq!(user_name(7, "a:x:6:6::/:\nb:x:7:7::/:\n").as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn the_user_is_root_and_the_rest_follows() {
+        let arguments = map_arguments(1000, &[(100_000, 65_536), (300_000, 10)]);
+        assert_eq!(arguments.join(" "), "0 1000 1 1 100000 65536 65537 300000 10");
+    }
+}
