@@ -22,10 +22,10 @@ use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, Shim
 use super::shim::ID_MAX;
 use super::spawner::Spawner;
 use super::{hurry, layout, reclaim, rootless, sandbox, userns};
-use outrigger_runtime::private;
 use outrigger_images::{ImageLimits, ImageStore};
 use outrigger_runtime::netns::connect_loopback;
 use outrigger_runtime::ownership::Claims;
+use outrigger_runtime::private;
 use outrigger_runtime::stop::{join_all, stop_in_order};
 use outrigger_runtime::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outrigger_text::quantity::parse_quantity;
+
 use super::archive::Skip;
 
 const KIB: u64 = 1 << 10;
@@ -70,26 +72,12 @@ impl FromStr for ImageLimits {
     }
 }
 
-/// A whole number with the suffix of a Kubernetes quantity.
+/// A whole number, written as a Kubernetes quantity.
 fn amount(text: &str) -> Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, suffix) = text.split_at(end);
-    let factor = match suffix {
-        "" => 1,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "Ki" => KIB,
-        "Mi" => MIB,
-        "Gi" => GIB,
-        "Ti" => 1024 * GIB,
-        _ => return Err(format!("{text:?} is not a number like 500000, 512Mi or 20Gi")),
-    };
-    let number: Option<u64> = digits.parse().ok();
-    number
-        .and_then(|number| number.checked_mul(factor))
-        .ok_or_else(|| format!("{text:?} is not a number like 500000, 512Mi or 20Gi"))
+    let amount = parse_quantity(text).ok().map(|amount| amount.value());
+    // More than that was capped.
+    let amount = amount.filter(|amount| *amount < i64::MAX).and_then(|amount| u64::try_from(amount).ok());
+    amount.ok_or_else(|| format!("{text:?} is not a number like 500000, 512Mi or 20Gi"))
 }
 
 /// Bytes in the format of `--image-limits`.

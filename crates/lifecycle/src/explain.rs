@@ -3,7 +3,7 @@
 //! `run`, `plan`, `simulate` and the pod status all show these sentences; they are part of the user
 //! interface.
 
-use std::fmt;
+use outrigger_text::HumanDuration;
 
 use crate::decision::{Decision, Wait};
 use crate::engine::decide;
@@ -35,7 +35,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
             format!("init container `{}` failed and is not restarted", name(container))
         }
         StopCause::DeadlineExceeded => match plan.active_deadline_ms {
-            Some(ms) => format!("was active longer than its deadline of {}", Span(ms)),
+            Some(ms) => format!("was active longer than its deadline of {}", HumanDuration(ms)),
             None => "was active longer than its deadline".to_owned(),
         },
         StopCause::Fatal { container } => {
@@ -120,12 +120,12 @@ impl Teller<'_> {
         }
     }
 
-    fn ago(&self, since: Time) -> Span {
-        Span(self.now.since(since))
+    fn ago(&self, since: Time) -> HumanDuration {
+        HumanDuration(self.now.since(since))
     }
 
-    fn until(&self, at: Time) -> Span {
-        Span(at.since(self.now))
+    fn until(&self, at: Time) -> HumanDuration {
+        HumanDuration(at.since(self.now))
     }
 
     fn wait(&self, i: usize, wait: Wait, depth: Depth) -> String {
@@ -348,28 +348,6 @@ fn exit_words(exit: &Exit) -> String {
 
 fn times(n: u32, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
-}
-
-/// A duration as people write it: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span(
-    /// Milliseconds.
-    pub u64,
-);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tenths = self.0.saturating_add(50) / 100;
-        let s = tenths / 10;
-        match (s / 3600, s / 60 % 60, s % 60) {
-            (0, 0, s) if !tenths.is_multiple_of(10) => write!(f, "{s}.{} s", tenths % 10),
-            (0, 0, s) => write!(f, "{s} s"),
-            (0, m, 0) => write!(f, "{m} min"),
-            (0, m, s) => write!(f, "{m} min {s} s"),
-            (h, 0, _) => write!(f, "{h} h"),
-            (h, m, _) => write!(f, "{h} h {m} min"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -39,12 +39,12 @@ pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
-pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, duration_ms, plan, stop_numbers};
+pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, plan, stop_numbers};
 pub use engine::{
     CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopTurn, can_restart, changes, decide,
     stop_turns,
 };
-pub use explain::{Span, explain, explain_stop};
+pub use explain::{explain, explain_stop};
 pub use forgotten::{forgotten_sidecars, only_forgotten_run};
 pub use job::{
     ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,

@@ -1,6 +1,5 @@
 //! The resources of a pod (section 9): sums over its containers, QoS class, oom_score_adj.
 
-mod quantity;
 #[cfg(test)]
 mod tests;
 
@@ -9,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-pub use quantity::{Amount, Format, QuantityError, parse_quantity};
+pub use outrigger_text::quantity::{Amount, Format, QuantityError, parse_quantity};
 
 use crate::plan::{Need, Plan, Role};
 use crate::source::{ContainerRef, List};

@@ -8,8 +8,9 @@ use outrigger_agent::clock::Clock;
 use outrigger_agent::event::{Failure, PodResult};
 use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure, PodOptions};
 use outrigger_agent::{Agent, userns};
-use outrigger_lifecycle::{Phase, Span, Time};
+use outrigger_lifecycle::{Phase, Time};
 use outrigger_runtime::Runtime;
+use outrigger_text::HumanDuration;
 use outrigger_view::hint::Hints;
 use outrigger_view::output::Output;
 use tokio::signal::unix::{SignalKind, signal};
@@ -337,7 +338,7 @@ impl EarlyEnd {
 
     fn time_is_up(&mut self, now: Time) -> Option<String> {
         self.wake().filter(|deadline| *deadline <= now)?;
-        let time = Span(self.timeout_ms);
+        let time = HumanDuration(self.timeout_ms);
         self.end(TIMED_OUT, format!("--timeout: {time} passed; stopping in order"))
     }
 

@@ -5,7 +5,6 @@
 //! compares them).
 
 use crate::decide::admit::Launch;
-use crate::names;
 
 /// Name of the MutatingWebhookConfiguration.
 pub const WEBHOOKS: &str = "outrigger-operator";
@@ -85,7 +84,9 @@ impl Options {
     /// What is wrong, and how to fix it.
     pub fn check(&self) -> Result<(), String> {
         let namespace = &self.namespace;
-        let is_label = names::is_object_name(namespace) && !namespace.contains('.') && namespace.len() <= 63;
+        let is_label = outrigger_text::name::is_object_name(namespace)
+            && !namespace.contains('.')
+            && namespace.len() <= 63;
         // In YAML some names are numbers or truth values.
         let is_text =
             serde_saphyr::from_str::<serde_json::Value>(namespace).is_ok_and(|value| value.is_string());

@@ -59,33 +59,3 @@ pub const CRR_RESULT_FIRST: &str = "outrigger.dev/result-first";
 pub const CRR_RESULT_WRITTEN: &str = "ResultWritten";
 /// Readiness gate and condition of pods.
 pub const POD_READY: &str = "KruisePodReady";
-
-/// Whether a text can be the name of a pod or ConfigMap. Names go into the paths of requests: a text that is none
-/// must not get there.
-pub fn is_object_name(text: &str) -> bool {
-    let is_end = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let is_part = |part: &str| {
-        part.bytes().next().is_some_and(is_end)
-            && part.bytes().last().is_some_and(is_end)
-            && part.bytes().all(|b| is_end(b) || b == b'-')
-    };
-    text.len() <= 253 && text.split('.').all(is_part)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_object_name;
-
-    #[test]
-    fn only_names_get_into_paths() {
-        for name in ["a", "a-1", "a.b-c", "0"] {
-            assert!(is_object_name(name), "{name}");
-        }
-        let long = "a".repeat(254);
-        for text in
-            ["", "a?x=y", "a#x", "v%31", "..", "../a", "a/b", "A", "-a", "a-", "a..b", "a b", "ä", &long]
-        {
-            assert!(!is_object_name(text), "{text}");
-        }
-    }
-}

@@ -162,7 +162,7 @@ impl PodView {
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(30),
             containers,
             completed: annotation(names::COMPLETED) == Some("true"),
-            launch_timeout_ms: annotation(names::LAUNCH_TIMEOUT).and_then(outrigger_lifecycle::duration_ms),
+            launch_timeout_ms: annotation(names::LAUNCH_TIMEOUT).and_then(outrigger_text::duration_ms),
             sidecars_count: annotation(names::SIDECAR_PHASE) == Some("Count"),
             launched: condition(names::LAUNCHED)
                 .map(|c| (c.status == "True", c.message.clone().unwrap_or_default())),

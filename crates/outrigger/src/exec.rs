@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use outrigger_node::control::{Answer, AskError, Connection, ExecStart, Request, WindowSize};
-use outrigger_view::SafeStream;
+use outrigger_text::SafeStream;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use outrigger_node::control::{
     Answer, AskError, Connection, Lines, LogsRequest, PodState, Request, Timestamps,
 };
-use outrigger_view::safe_log;
+use outrigger_text::terminal::safe_log;
 use tokio::sync::mpsc;
 
 use crate::outcome::{Failure, Outcome};
@@ -59,10 +59,9 @@ pub(crate) struct Args {
 }
 
 fn ago(text: &str) -> Result<SignedDuration, String> {
-    match text.parse::<SignedDuration>() {
-        Ok(since) if !since.is_negative() => Ok(since),
-        _ => Err("expected a duration, for example 90s, 5m or 1h30m".to_owned()),
-    }
+    let ms = outrigger_text::duration_ms(text).and_then(|ms| i64::try_from(ms).ok());
+    let ms = ms.ok_or("expected a duration, for example 90s, 5m or 1h30m")?;
+    Ok(SignedDuration::from_millis(ms))
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {

@@ -3,8 +3,8 @@
 use anyhow::anyhow;
 use clap::ValueEnum;
 use outrigger_embedded::killed_runs;
-use outrigger_lifecycle::Span;
 use outrigger_node::control::{ContainerState, Named, Object, PodState, Run, Selector};
+use outrigger_text::HumanDuration;
 use outrigger_view::table::{NONE, table};
 
 use crate::outcome::{Failure, Outcome};
@@ -226,7 +226,7 @@ fn phase(pod: &PodState) -> String {
 }
 
 fn age(ms: u64) -> String {
-    Span(ms / 1_000 * 1_000).to_string()
+    HumanDuration(ms / 1_000 * 1_000).to_string()
 }
 
 /// Why the pod is not as it should be: its own reason, else that of the first container with one.

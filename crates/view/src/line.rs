@@ -3,7 +3,7 @@
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthChar;
 
-use crate::scrub::reorders;
+use outrigger_text::terminal::one_line;
 
 /// The meaning of a piece of text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -213,23 +213,6 @@ fn prefix(text: &str, width: usize) -> usize {
         }
     }
     text.len()
-}
-
-/// The text on one line, without control characters.
-pub(crate) fn one_line(text: &str) -> String {
-    let is_hidden = |c: char| c.is_control() || reorders(c);
-    if !text.contains(is_hidden) {
-        return text.to_owned();
-    }
-    let mut out = String::with_capacity(text.len());
-    for c in text.trim_end().chars() {
-        match c {
-            '\n' => out.push_str(" / "),
-            c if is_hidden(c) => out.push(' '),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// Wraps text at spaces to lines of at most `width` columns; longer words are broken. After `lines` lines the

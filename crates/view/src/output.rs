@@ -18,11 +18,11 @@ use tokio::sync::oneshot;
 
 use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
-use crate::scrub::{safe_text, scrub};
 use crate::summary::summary;
 use crate::text::{fit_message, shorten};
 use crate::words::{Told, Weight, tell};
 use crate::{PodView, workload_words};
+use outrigger_text::terminal::{safe_text, scrub};
 
 /// Maximum width of the column of names in front of lines; longer names stick out.
 const LABEL_MAX: usize = 24;

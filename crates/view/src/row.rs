@@ -1,6 +1,7 @@
 //! One container of the live view: its state in one word, for how long, and why it waits.
 
-use outrigger_lifecycle::{ContainerPlan, Image, KillReason, Role, Span, State, Time, Wait, explain, rules};
+use outrigger_lifecycle::{ContainerPlan, Image, KillReason, Role, State, Time, Wait, explain, rules};
+use outrigger_text::HumanDuration;
 
 use crate::PodView;
 use crate::line::{Line, Paint, wrap};
@@ -267,5 +268,5 @@ pub(crate) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
 /// The rest of the grace period, for the line of the pod.
 pub(crate) fn grace_left(view: &PodView, now: Time) -> Option<String> {
     let stop = view.obs.stop.as_ref().filter(|_| !view.obs.over)?;
-    Some(format!("{} of {} grace left", age(stop.deadline.since(now)), Span(stop.grace_ms)))
+    Some(format!("{} of {} grace left", age(stop.deadline.since(now)), HumanDuration(stop.grace_ms)))
 }

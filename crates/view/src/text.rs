@@ -1,6 +1,8 @@
 //! Small text helpers.
 
-use crate::line::{columns, one_line, wrap_all};
+use outrigger_text::terminal::one_line;
+
+use crate::line::{columns, wrap_all};
 
 /// A message in lines of at most `width` columns. Its level may be in colour, which takes no room.
 pub fn fit_message(message: &str, width: usize) -> String {

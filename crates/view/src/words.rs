@@ -5,8 +5,9 @@ use outrigger_lifecycle::trace::{
     IgnoredBecause, KillingReason, OpenedGate, Record, RerunReason, StopReason, TraceEvent, WaitReason,
 };
 use outrigger_lifecycle::{
-    ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, STOP_MIN_MS, Span, Verdict,
+    ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, STOP_MIN_MS, Verdict,
 };
+use outrigger_text::HumanDuration;
 
 /// How important a sentence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,7 +41,7 @@ impl Told {
 pub(crate) fn span(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
-        _ => Span(ms).to_string(),
+        _ => HumanDuration(ms).to_string(),
     }
 }
 
@@ -48,17 +49,21 @@ pub(crate) fn span(ms: u64) -> String {
 pub(crate) fn grace_period(ms: u64) -> String {
     match ms {
         1..STOP_MIN_MS => {
-            format!("grace period {}, but at least {} for each container", Span(ms), Span(STOP_MIN_MS))
+            format!(
+                "grace period {}, but at least {} for each container",
+                HumanDuration(ms),
+                HumanDuration(STOP_MIN_MS)
+            )
         }
-        _ => format!("grace period {}", Span(ms)),
+        _ => format!("grace period {}", HumanDuration(ms)),
     }
 }
 
 /// A duration that keeps growing: no more precise than can be read.
 pub(crate) fn age(ms: u64) -> String {
     match ms {
-        0..10_000 => Span(ms / 100 * 100).to_string(),
-        _ => Span(ms / 1_000 * 1_000).to_string(),
+        0..10_000 => HumanDuration(ms / 100 * 100).to_string(),
+        _ => HumanDuration(ms / 1_000 * 1_000).to_string(),
     }
 }
 
@@ -132,7 +137,8 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
         TraceEvent::Unready => notable("no longer ready".to_owned()),
         TraceEvent::Probe { .. } => probe(event),
         TraceEvent::HookStarted { hook, limit_ms, .. } => {
-            let limit = limit_ms.map_or(String::new(), |limit| format!(" (at most {})", Span(limit)));
+            let limit =
+                limit_ms.map_or(String::new(), |limit| format!(" (at most {})", HumanDuration(limit)));
             routine(format!("running {} hook{limit}", hook.name()))
         }
         TraceEvent::HookEnded { hook, error: None, .. } => routine(format!("{} hook done", hook.name())),
@@ -144,10 +150,10 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
             notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
         }
         TraceEvent::Terminating { kill_in_ms, .. } => {
-            routine(format!("sent stop signal; SIGKILL in {}", Span(*kill_in_ms)))
+            routine(format!("sent stop signal; SIGKILL in {}", HumanDuration(*kill_in_ms)))
         }
         TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
-            trouble(ignored(signal, *why, Span(*kill_in_ms)))
+            trouble(ignored(signal, *why, HumanDuration(*kill_in_ms)))
         }
         TraceEvent::Killing { reason, .. } => trouble(match reason {
             Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
@@ -165,7 +171,7 @@ fn tell_event(event: &TraceEvent) -> Option<Told> {
         }
         TraceEvent::StopBegun { .. } => stop_begun(event),
         TraceEvent::StopShortened { left_ms } => {
-            notable(format!("{} of the grace period left", Span(*left_ms)))
+            notable(format!("{} of the grace period left", HumanDuration(*left_ms)))
         }
         TraceEvent::RerunBegun { cause, .. } => notable(match cause {
             RerunReason::Rule => "restarting the whole pod: a restart rule of a container matched".to_owned(),
@@ -192,7 +198,7 @@ pub(crate) fn finished(phase: Phase, stopped: bool) -> &'static str {
     }
 }
 
-fn ignored(signal: &str, why: IgnoredBecause, left: Span) -> String {
+fn ignored(signal: &str, why: IgnoredBecause, left: HumanDuration) -> String {
     match why {
         IgnoredBecause::Ignored => format!("ignores SIG{signal}, so it will be killed in {left}"),
         IgnoredBecause::NoHandler => {
@@ -202,7 +208,7 @@ fn ignored(signal: &str, why: IgnoredBecause, left: Span) -> String {
 }
 
 fn next_try(retry_in_ms: Option<u64>) -> String {
-    retry_in_ms.map_or(String::new(), |ms| format!("; next try in {}", Span(ms)))
+    retry_in_ms.map_or(String::new(), |ms| format!("; next try in {}", HumanDuration(ms)))
 }
 
 fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {

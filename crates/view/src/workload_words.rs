@@ -1,7 +1,7 @@
 //! Events of workloads as sentences without their subject, which is the workload.
 
-use outrigger_lifecycle::Span;
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
+use outrigger_text::HumanDuration;
 
 use crate::words::{Told, Weight};
 
@@ -33,7 +33,7 @@ pub fn tell(record: &WorkloadRecord) -> Told {
             (Weight::Routine, format!("creates pod `{pod}` once `{on}` is ready"))
         }
         WorkloadEvent::JobBackOff { wait_ms } => {
-            let wait = Span(*wait_ms);
+            let wait = HumanDuration(*wait_ms);
             (Weight::Notable, format!("waiting {wait} before the next pod: back-off after a failure"))
         }
         WorkloadEvent::JobStopped => (Weight::Routine, "stopped, creates no more pods".to_owned()),

@@ -15,7 +15,6 @@ pub(crate) use depends_on::place_of as depends_on_place;
 pub use depends_on::stop_numbers;
 pub(crate) use kep::SIDECARS;
 pub(crate) use options::SIDECAR_RESTARTS;
-pub use options::duration_ms;
 pub use priority::add_levels;
 pub use terminator::TerminatorMarks;
 

@@ -1,6 +1,8 @@
 //! Outrigger's own annotations that change how a pod runs, where a different default would surprise its
 //! author.
 
+use outrigger_text::duration_ms;
+
 use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest, terminator};
 use crate::job::POD_BACKOFF;
 use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
@@ -307,64 +309,5 @@ fn unknown(draft: &mut Draft<'_>) {
             finding = finding.hint(format!("did you mean {near}?"));
         }
         draft.findings.push(finding);
-    }
-}
-
-/// `1500ms`, `5s`, `2m`, `1h`, `1m30s`; a bare number is seconds.
-pub fn duration_ms(text: &str) -> Option<u64> {
-    let mut rest = text.trim();
-    if rest.bytes().all(|b| b.is_ascii_digit()) {
-        return rest.parse::<u64>().ok()?.checked_mul(1_000);
-    }
-    let mut total: u64 = 0;
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-        let unit = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return None,
-        };
-        let part = number.parse::<u64>().ok()?.checked_mul(unit)?;
-        total = total.checked_add(part)?;
-        rest = after;
-    }
-    Some(total)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration_ms;
-
-    #[test]
-    fn durations_are_written_as_elsewhere_in_kubernetes() {
-        for (text, ms) in [
-            ("1500ms", 1_500),
-            ("5", 5_000),
-            (" 5s ", 5_000),
-            ("2m", 120_000),
-            ("1m30s", 90_000),
-            ("1h0m1s500ms", 3_601_500),
-            ("0", 0),
-        ] {
-            assert_eq!(duration_ms(text), Some(ms), "{text:?}");
-        }
-        for text in [
-            "",
-            "s",
-            "5x",
-            "+5",
-            "-5s",
-            "1m30",
-            "1.5s",
-            "5 s",
-            "5s,",
-            "18446744073709551615h",
-            "99999999999999999999",
-        ] {
-            assert_eq!(duration_ms(text), None, "{text:?}");
-        }
     }
 }

@@ -314,22 +314,3 @@ fn what_ends_a_pod() {
     end(&mut obs.containers[1], exit(3));
     assert_eq!(explain_stop(&plan, &obs, StopCause::Completed), "container `a` failed with code 3");
 }
-
-#[test]
-fn spans_as_people_write_them() {
-    for (ms, expect) in [
-        (0, "0 s"),
-        (40, "0 s"),
-        (50, "0.1 s"),
-        (400, "0.4 s"),
-        (999, "1 s"),
-        (12_400, "12.4 s"),
-        (20_000, "20 s"),
-        (59_960, "1 min"),
-        (65_300, "1 min 5 s"),
-        (3_600_000, "1 h"),
-        (12_000_000, "3 h 20 min"),
-    ] {
-        assert_eq!(Span(ms).to_string(), expect, "{ms}");
-    }
-}

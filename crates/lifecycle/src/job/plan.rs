@@ -1,10 +1,10 @@
 //! The plan of a Job, with Kubernetes' defaults filled in.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule, SuccessPolicyRule};
+use outrigger_text::duration_ms;
 use serde::{Deserialize, Serialize};
 
 use super::indexes::Indexes;
-use crate::dialect::duration_ms;
 
 /// Annotation of a Job that changes the delays between its pods: `1s..60s`.
 pub const POD_BACKOFF: &str = "outrigger.dev/pod-backoff";

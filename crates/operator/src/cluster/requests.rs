@@ -27,7 +27,7 @@ pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>
         (Some(view), _) => Some((*view).clone()),
         (None, true) => None,
         // Made while the webhook did not answer.
-        (None, false) if !names::is_object_name(pod_name) => None,
+        (None, false) if !outrigger_text::name::is_object_name(pod_name) => None,
         (None, false) => {
             let found = pods.get_opt(pod_name).await.map_err(Error::api(format!("read pod {pod_name}")))?;
             found.and_then(|pod| PodView::always(&pod, now()))
@@ -59,7 +59,7 @@ async fn carry_out(
             let uid = request.label(names::CRR_POD_UID);
             let pods: Api<Pod> =
                 Api::namespaced(cx.client.clone(), request.metadata.namespace.as_deref().unwrap_or_default());
-            if !names::is_object_name(&request.spec.pod_name) {
+            if !outrigger_text::name::is_object_name(&request.spec.pod_name) {
                 return Ok(());
             }
             let found = pods.get_opt(&request.spec.pod_name).await.map_err(Error::api("read a pod"))?;

@@ -124,5 +124,5 @@ impl PodStatus {
 
 /// Messages of kubelets and images must not control the terminal.
 fn safe(text: &str) -> String {
-    outrigger_view::safe_text(text).to_string()
+    outrigger_text::terminal::safe_text(text).to_string()
 }

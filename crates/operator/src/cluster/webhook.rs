@@ -205,7 +205,7 @@ impl Webhook {
         let failed =
             |error: kube::Error| Refusal::new(500, format!("cannot look for the pod: {}", reason(&error)));
         let name = object["spec"]["podName"].as_str().unwrap_or_default();
-        if !names::is_object_name(name) {
+        if !outrigger_text::name::is_object_name(name) {
             return Ok((None, None));
         }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);

@@ -8,7 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use outrigger_lifecycle::{Gate, Span, Time, rules};
+use outrigger_lifecycle::{Gate, Time, rules};
+use outrigger_text::HumanDuration;
 
 use super::explain;
 use crate::view::{PodView, is_served_gate};
@@ -149,7 +150,7 @@ fn is_barrier_name(map: &str, pod: &str) -> bool {
     };
     let is_of_pod = map.strip_suffix("-barrier") == Some(pod)
         || map.rsplit_once("-barrier-").is_some_and(|(base, suffix)| !base.is_empty() && ours(suffix));
-    is_of_pod && crate::names::is_object_name(map)
+    is_of_pod && outrigger_text::name::is_object_name(map)
 }
 
 /// The closed gates a container is waiting for.
@@ -336,8 +337,10 @@ impl Launch {
         }
         let waited = explain::gate(view, *container, gate, now);
         let name = &view.plan.containers[*container].name;
-        let message =
-            format!("container `{name}` {waited}, longer than the launch timeout of {}", Span(limit));
+        let message = format!(
+            "container `{name}` {waited}, longer than the launch timeout of {}",
+            HumanDuration(limit)
+        );
         let said = view.launched.as_ref().filter(|(is_true, _)| !is_true).map(|(_, said)| said.as_str());
         if said.is_some_and(|said| is_same(said, &message)) {
             return;

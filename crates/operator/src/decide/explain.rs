@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::jiff::Timestamp;
-use outrigger_lifecycle::{Gate, Need, Span, State, Time, Wait, explain, rules};
+use outrigger_lifecycle::{Gate, Need, State, Time, Wait, explain, rules};
+use outrigger_text::HumanDuration;
 use serde::Serialize;
 
 use super::barrier;
@@ -89,7 +90,8 @@ fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
         }
         // Once its key is published it starts, whatever has become of those it waited for.
         (Some(closed), _) if barrier == CLOSED => {
-            let waiting = view.started.map(|since| format!("; waiting for {}", Span(now.since(since))));
+            let waiting =
+                view.started.map(|since| format!("; waiting for {}", HumanDuration(now.since(since))));
             (format!("{}{}", gate(view, i, closed, now), waiting.unwrap_or_default()), view.started)
         }
         // Gates that the kubelet itself keeps: of init containers and native sidecars.
@@ -105,10 +107,10 @@ fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
             ("about to start".to_owned(), None)
         }
         (_, State::Running { since }) if c.ready => {
-            (format!("ready, running for {}", Span(now.since(since))), Some(since))
+            (format!("ready, running for {}", HumanDuration(now.since(since))), Some(since))
         }
         (_, State::Running { since } | State::Starting { since }) => {
-            (format!("not ready, running for {}", Span(now.since(since))), Some(since))
+            (format!("not ready, running for {}", HumanDuration(now.since(since))), Some(since))
         }
         (_, State::Exited) => match &state.exit {
             Some(exit) => (format!("ended with exit code {}", exit.code), Some(exit.finished_at)),

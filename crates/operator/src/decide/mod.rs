@@ -51,7 +51,7 @@ impl Refusal {
 
 /// A text for the API server, which passes it on: without control characters, and without the colours that are kept in texts of our own.
 pub(crate) fn without_controls(text: &str) -> String {
-    outrigger_view::safe_text(&text.replace('\u{1b}', "\\u001b")).to_string()
+    outrigger_text::terminal::safe_text(&text.replace('\u{1b}', "\\u001b")).to_string()
 }
 
 /// Shortens what is quoted by "…" or `…`: authors can write values of any length.

@@ -260,7 +260,7 @@ fn deadline(request: &Request) -> (u64, String) {
         limit,
         format!(
             "not finished after {}; requests without activeDeadlineSeconds end then",
-            outrigger_lifecycle::Span(limit)
+            outrigger_text::HumanDuration(limit)
         ),
     )
 }

@@ -43,7 +43,7 @@ pub enum Author {
 /// 400 or 403 and a message.
 pub fn check_names(object: &Value, author: Author) -> Result<(), Refusal> {
     let pod = object["spec"]["podName"].as_str().unwrap_or_default();
-    if !pod.is_empty() && !names::is_object_name(pod) {
+    if !pod.is_empty() && !outrigger_text::name::is_object_name(pod) {
         return Err(Refusal::new(400, format!("spec.podName {pod:?} is not a name of a pod")));
     }
     let begins =

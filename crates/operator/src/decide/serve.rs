@@ -357,7 +357,7 @@ pub fn hook_done(
     if let Some(state) = states.get_mut(index).filter(|state| state.killed_container_id == id) {
         state.pre_stop_done = true;
         if let Err(error) = result {
-            state.pre_stop_error = outrigger_view::safe_text(&without_middle(error)).to_string();
+            state.pre_stop_error = outrigger_text::terminal::safe_text(&without_middle(error)).to_string();
         }
     }
     states

@@ -386,7 +386,7 @@ pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<S
         return (!launching).then(|| format!("{} stopped once {} done", are(&sidecars), are_or_is(&mains)));
     }
     if let Some(at) = delayed_until(view).filter(|at| now < *at) {
-        let left = outrigger_lifecycle::Span(at.since(now));
+        let left = outrigger_text::HumanDuration(at.since(now));
         return Some(format!("{} stopped in {left} (outrigger.dev/sidecar-delay)", are(&sidecars)));
     }
     let steps = decide(view, node, past, now);

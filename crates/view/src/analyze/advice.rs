@@ -1,7 +1,8 @@
 //! What would make a pod faster, as far as the trace proves it.
 
 use outrigger_lifecycle::trace::{Kind, TraceEvent};
-use outrigger_lifecycle::{KillReason, ProbeKind, ProbeOutcome, STOP_MIN_MS, Span};
+use outrigger_lifecycle::{KillReason, ProbeKind, ProbeOutcome, STOP_MIN_MS};
+use outrigger_text::HumanDuration;
 use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
@@ -49,7 +50,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     if ms < WORTH_MS {
         return None;
     }
-    let cost = Span(ms);
+    let cost = HumanDuration(ms);
     match link.kind {
         LinkKind::StartupProbe => probe(trace, name, link, ProbeKind::Startup),
         LinkKind::ReadinessProbe => probe(trace, name, link, ProbeKind::Readiness),
@@ -98,7 +99,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
             cost_ms: link.ms(),
             text: format!(
                 "`{name}` was stopped after {} because its startupProbe kept failing; if it needs longer to start, raise failureThreshold, else correct the probe or the program",
-                Span(link.ms())
+                HumanDuration(link.ms())
             ),
         });
     }
@@ -113,7 +114,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
             if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
         let text = format!(
             "`{name}`'s {kind}Probe passed at its first attempt, {} after the container ran; if initialDelaySeconds delayed it, remove it and use periodSeconds: 1",
-            Span(delay)
+            HumanDuration(delay)
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
@@ -125,7 +126,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
         return None;
     }
     let field = if startup { "startupProbe.periodSeconds" } else { "readinessProbe.periodSeconds" };
-    let cost = Span(cost_ms);
+    let cost = HumanDuration(cost_ms);
     let text = format!(
         "`{name}`'s {kind}Probe period of {seconds} s cost {cost}; with 1 s it would cost at most 1 s (periodSeconds: 1)"
     );
@@ -159,7 +160,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link, grace_ms: Option<u64>) ->
                 container,
                 field: "lifecycle.stopSignal",
                 cost_ms: ms,
-                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler){comma} set lifecycle.stopSignal to a signal it does handle{lower}", Span(ms)),
+                text: format!("`{name}` ignored TERM for {} until it was killed; handle TERM in the program (process 1 ignores it without a handler){comma} set lifecycle.stopSignal to a signal it does handle{lower}", HumanDuration(ms)),
             })
         }
         LinkKind::PreStop => Some(Advice {
@@ -168,7 +169,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link, grace_ms: Option<u64>) ->
             cost_ms: ms,
             text: format!(
                 "`{name}`'s preStop hook used {} of the grace period; `{name}` gets TERM only after it",
-                Span(ms)
+                HumanDuration(ms)
             ),
         }),
         _ => None,

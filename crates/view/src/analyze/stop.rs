@@ -1,7 +1,8 @@
 //! The critical chain of a stop: which containers used the grace period.
 
 use outrigger_lifecycle::trace::{Kind, StopReason, TraceEvent, WaitReason};
-use outrigger_lifecycle::{HookKind, Phase, Span};
+use outrigger_lifecycle::{HookKind, Phase};
+use outrigger_text::HumanDuration;
 
 use super::{LinkKind, Stop, Trace, Walk};
 use crate::timeline::Line;
@@ -78,7 +79,7 @@ fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
         (Some(term), Some(kill)) => {
             let text = format!(
                 "`{name}` does not end on TERM and is killed after {}",
-                Span(kill - term.at.min(kill))
+                HumanDuration(kill - term.at.min(kill))
             );
             walk.back(Some(name), LinkKind::Term, term.at, text);
         }

@@ -1,6 +1,6 @@
 //! An analysis for people.
 
-use outrigger_lifecycle::Span;
+use outrigger_text::HumanDuration;
 
 use super::{Analysis, Link, Start, Stop, WorkloadAnalysis};
 use crate::line::wrap_all;
@@ -46,14 +46,14 @@ fn pod_text(analysis: &Analysis, width: usize) -> String {
 
 /// How a workload spent its time.
 fn workload_text(analysis: &WorkloadAnalysis, width: usize) -> String {
-    let took = Span(analysis.took_ms);
+    let took = HumanDuration(analysis.took_ms);
     let mut head = analysis.workload.replacen('/', " ", 1);
     head = match &analysis.end {
         Some(end) => format!("{head}: {} after {took}", end.text),
         None => format!("{head}: {took}"),
     };
     if analysis.back_off_ms >= BACK_OFF_MIN_MS {
-        head = format!("{head}, of which {} back-off between pods", Span(analysis.back_off_ms));
+        head = format!("{head}, of which {} back-off between pods", HumanDuration(analysis.back_off_ms));
     }
     let mut out = heading(&head, 0, width);
     for stretch in &analysis.stretches {
@@ -83,7 +83,7 @@ fn advice<'a>(texts: impl Iterator<Item = &'a str>, indent: usize, width: usize)
 }
 
 fn start_text(start: &Start, began: u64, width: usize) -> String {
-    let took = Span(start.took_ms);
+    let took = HumanDuration(start.took_ms);
     let head = match &start.stuck {
         None => format!("Start: {took}, until `{}` was up", start.last),
         Some(why) => format!("Start: not complete after {took}, because of `{}` ({why})", start.last),
@@ -92,7 +92,7 @@ fn start_text(start: &Start, began: u64, width: usize) -> String {
 }
 
 fn stop_text(stop: &Stop, began: u64, width: usize) -> String {
-    let took = Span(stop.took_ms);
+    let took = HumanDuration(stop.took_ms);
     let grace = stop.grace_ms.map(|ms| format!(" ({})", grace_period(ms))).unwrap_or_default();
     let why = stop.failed.as_ref().unwrap_or(&stop.cause);
     let mut head = format!("Stop ({why}): {took}{grace}");

@@ -1,7 +1,7 @@
 //! How the time of a workload was spent: in its pods, and between them.
 
-use outrigger_lifecycle::Span;
 use outrigger_lifecycle::trace::{TraceEvent, WorkloadEvent, WorkloadRecord};
+use outrigger_text::HumanDuration;
 use serde::Serialize;
 
 use super::advice::{Advice, WORTH_MS};
@@ -112,7 +112,7 @@ pub fn analyze_workload(
                 let to_ms = at.saturating_add(*wait_ms).min(next.max(at)).min(end_ms.max(at));
                 // The pod is created a moment after the wait; that moment belongs to it.
                 let to_ms = if next > to_ms && next - to_ms < MOMENT_MS { next } else { to_ms };
-                let text = format!("back-off of {} after a failed pod", Span(*wait_ms));
+                let text = format!("back-off of {} after a failed pod", HumanDuration(*wait_ms));
                 let kind = StretchKind::BackOff;
                 stretches.push(Stretch { kind, pod: None, from_ms: at, to_ms, text });
             }
@@ -195,7 +195,7 @@ fn advice(stretches: &[Stretch], back_off_ms: u64) -> Vec<Advice> {
     let text = format!(
         "the back-off after {pods} took {}; it begins at 10 s and doubles with every failure. If a pod fails because \
          something is not up yet, make it wait for that instead of failing",
-        Span(back_off_ms)
+        HumanDuration(back_off_ms)
     );
     vec![Advice { container: None, field: "template", cost_ms: back_off_ms, text }]
 }

@@ -1,7 +1,8 @@
 //! Hints on probes that do not pass.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
-use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeCause, ProbeKind, Span};
+use outrigger_lifecycle::{ContainerPlan, FieldPath, Need, Plan, ProbeCause, ProbeKind};
+use outrigger_text::HumanDuration;
 
 use super::Hint;
 
@@ -20,7 +21,10 @@ pub(super) fn hint(
         && let Some(times) = plan.containers[index].probe(kind)
     {
         let had = times.period_ms.saturating_mul(times.failure_threshold.into());
-        hint.push_str(&format!("; if it just needs more than {}, raise failureThreshold", Span(had)));
+        hint.push_str(&format!(
+            "; if it just needs more than {}, raise failureThreshold",
+            HumanDuration(had)
+        ));
     }
     let waiting = waiting_for(plan, index, kind);
     if !waiting.is_empty() {

@@ -2,8 +2,8 @@
 
 use outrigger_lifecycle::{
     ContainerPlan, Counts, List, Need, PreStopWhen, ProbeKind, ProbePlan, RestartPolicy, Role, RuleAction,
-    Span,
 };
+use outrigger_text::HumanDuration;
 
 use super::view::View;
 
@@ -29,7 +29,7 @@ pub(super) fn need(need: Need) -> &'static str {
 
 /// A length of time for people.
 pub(super) fn duration(ms: u64) -> String {
-    Span(ms).to_string()
+    HumanDuration(ms).to_string()
 }
 
 /// Joins words: `a`, `a and b`, `a, b and c`.

@@ -1,4 +1,4 @@
-//! Container output on the user's terminal.
+//! Texts that cannot control the user's terminal.
 //!
 //! Colours are kept. Sequences that move the cursor, clear the screen, or change a mode or the title are
 //! removed: they would break the view below and leave the terminal in another state.
@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 /// The part of a line that remains visible after carriage returns, without control sequences except colours.
-pub(crate) fn scrub(line: &[u8], colors: bool) -> String {
+pub fn scrub(line: &[u8], colors: bool) -> String {
     let text = String::from_utf8_lossy(line);
     let text = text.trim_end_matches(['\r', '\n']);
     // Progress bars: only the last state counts.
@@ -75,6 +75,23 @@ pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
         out.extend_from_slice(scrub(line, colors).as_bytes());
         if line.ends_with(b"\n") {
             out.push(b'\n');
+        }
+    }
+    out
+}
+
+/// The text on one line, without control characters.
+pub fn one_line(text: &str) -> String {
+    let is_hidden = |c: char| c.is_control() || reorders(c);
+    if !text.contains(is_hidden) {
+        return text.to_owned();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.trim_end().chars() {
+        match c {
+            '\n' => out.push_str(" / "),
+            c if is_hidden(c) => out.push(' '),
+            c => out.push(c),
         }
     }
     out

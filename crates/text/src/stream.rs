@@ -1,9 +1,9 @@
 //! Output of a command on the user's terminal, as it comes.
 //!
-//! The same as [`crate::safe_log`] for output that arrives in pieces: a sequence or a character may be split
+//! The same as [`crate::terminal::safe_log`] for output that arrives in pieces: a sequence or a character may be split
 //! between two of them, and a prompt without a line end is shown at once.
 
-use crate::scrub::{push_escaped, reorders};
+use crate::terminal::{push_escaped, reorders};
 
 /// More parameters than any colour has.
 const PARAMETERS_MAX: usize = 64;
