@@ -130,8 +130,8 @@ async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::{FakeRuntime, Script};
     use crate::net::test_server::Server;
+    use outrigger_testkit::fake::{FakeRuntime, Script};
     use serde_json::{Value, json};
     use tokio::time::Instant;
 

@@ -16,7 +16,6 @@ pub mod clock;
 mod env;
 pub mod event;
 mod expand;
-pub mod fake;
 mod fields;
 pub mod files;
 pub mod hooks;

@@ -79,6 +79,21 @@ pub struct PodOptions {
     pub log_limits: LogLimits,
 }
 
+impl PodOptions {
+    /// The defaults, with this network.
+    pub fn new(network: NetworkMode) -> Self {
+        PodOptions {
+            grace_ms: None,
+            pull: None,
+            network,
+            user_namespaces: UserNamespaces::default(),
+            publish: Vec::new(),
+            pids_limit: None,
+            log_limits: LogLimits::default(),
+        }
+    }
+}
+
 /// Which pods get a user namespace, of those that do not set `hostUsers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum UserNamespaces {

@@ -4,9 +4,6 @@
 //!     bare_cri containerd            starts a containerd of its own, says where, and ends it when its input ends
 //!     bare_cri ENDPOINT a|b|c|d|e    runs a case and says how many seconds of it count
 
-#[path = "../../../tests/containerd/mod.rs"]
-#[allow(dead_code, reason = "benchmarks need less of it than tests")]
-mod containerd;
 #[path = "../src/wire.rs"]
 #[allow(dead_code, reason = "bare driving needs less of CRI than pods do")]
 mod wire;
@@ -16,6 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
+use outrigger_testkit::containerd;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};

@@ -3,28 +3,13 @@
 //! containerd gives pods their own network only if CNI is set up, which is not what the cases are about: all
 //! of them use the host network.
 
-#[path = "conformance/case.rs"]
-mod case;
-#[path = "../../../tests/containerd/mod.rs"]
-mod containerd;
-#[path = "conformance/driver.rs"]
-mod driver;
-#[path = "conformance/events.rs"]
-mod events;
-#[path = "node/leaks.rs"]
-mod leaks;
-#[path = "conformance/run.rs"]
-mod run;
-#[path = "conformance/status.rs"]
-mod status;
-#[path = "conformance/trials.rs"]
-mod trials;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::Arguments;
+use outrigger_testkit::conformance::{driver, run, trials};
+use outrigger_testkit::containerd;
 
 /// containerd is busy in every step of a case, so fewer of them run in parallel than without it.
 const CASES_AT_A_TIME: usize = 4;

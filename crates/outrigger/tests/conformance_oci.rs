@@ -1,28 +1,13 @@
 //! Pod cases of `conformance` with runc, and with crun if it is installed. A few of each kind: the code that
 //! orders containers does not depend on the runtime. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
 
-#[path = "conformance/case.rs"]
-mod case;
-#[path = "conformance/driver.rs"]
-mod driver;
-#[path = "conformance/events.rs"]
-mod events;
-#[path = "node/leaks.rs"]
-mod leaks;
-#[path = "conformance/rootfs.rs"]
-mod rootfs;
-#[path = "conformance/run.rs"]
-mod run;
-#[path = "conformance/status.rs"]
-mod status;
-#[path = "conformance/trials.rs"]
-mod trials;
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
+use outrigger_testkit::conformance::{driver, run, trials};
+use outrigger_testkit::rootfs;
 
 /// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;

@@ -5,31 +5,13 @@
 //! run: those of a case depend on nothing but the seed and its name. A hook that is cut short by the end of the node is not run
 //! a second time. A case that fails for that is played again, with kills at moments at which no hook runs.
 
-#[path = "conformance/case.rs"]
-mod case;
-#[path = "../../../tests/containerd/mod.rs"]
-#[allow(dead_code)]
-mod containerd;
-#[path = "conformance/driver.rs"]
-mod driver;
-#[path = "conformance/events.rs"]
-mod events;
-#[path = "node/leaks.rs"]
-mod leaks;
-#[path = "conformance/rootfs.rs"]
-mod rootfs;
-#[path = "conformance/run.rs"]
-mod run;
-#[path = "conformance/status.rs"]
-mod status;
-#[path = "conformance/trials.rs"]
-mod trials;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
+use outrigger_testkit::conformance::{driver, run, trials};
+use outrigger_testkit::{containerd, rootfs};
 
 /// Cases that are played each time, on the embedded runtime.
 const SAMPLE: [&str; 12] = [

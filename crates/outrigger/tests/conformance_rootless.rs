@@ -1,29 +1,12 @@
 //! The pod cases of `conformance`, run by an ordinary user: a part of them, or all with `OUTRIGGER_ALL_CASES=1`.
 
-#[path = "conformance/case.rs"]
-mod case;
-#[path = "conformance/driver.rs"]
-mod driver;
-#[path = "conformance/events.rs"]
-mod events;
-#[path = "node/leaks.rs"]
-mod leaks;
-#[path = "conformance/rootfs.rs"]
-mod rootfs;
-#[path = "conformance/run.rs"]
-mod run;
-#[path = "rootless/seat.rs"]
-mod seat;
-#[path = "conformance/status.rs"]
-mod status;
-#[path = "conformance/trials.rs"]
-mod trials;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::Arguments;
+use outrigger_testkit::conformance::{driver, run, trials};
+use outrigger_testkit::{rootfs, seat};
 
 /// Cases mostly wait, so more of them than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;

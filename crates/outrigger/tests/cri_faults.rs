@@ -4,9 +4,6 @@
 //! `OUTRIGGER_SOAK_PODS` is the number of pods of the soak test (`make soak-cri`), which is skipped without
 //! it; `OUTRIGGER_SOAK_SEED` repeats one.
 
-#[path = "../../../tests/containerd/mod.rs"]
-mod containerd;
-
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};
@@ -18,6 +15,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Failed, Trial};
 use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{ContainerId, Runtime as _, SandboxId};
+use outrigger_testkit::containerd;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

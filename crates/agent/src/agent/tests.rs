@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::*;
 use crate::event::PodEvent;
-use crate::fake::{FakeRuntime, Script, pod_options};
-use crate::options::{OnFailure, StatusUpdates};
+use crate::options::{OnFailure, PodOptions, StatusUpdates};
+use outrigger_runtime::NetworkMode;
+use outrigger_testkit::fake::{FakeRuntime, Script};
 
 fn new_pod(uid: &str, group: &str) -> NewPod {
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "image:1"}]});
@@ -24,7 +25,7 @@ fn new_pod(uid: &str, group: &str) -> NewPod {
         plan: plan(&input, &FeatureGates::default()).unwrap().plan,
         input,
         companions: Arc::default(),
-        options: Arc::new(pod_options()),
+        options: Arc::new(PodOptions::new(NetworkMode::None)),
         status: StatusUpdates::Emitted,
         on_failure: OnFailure::Retry,
     }

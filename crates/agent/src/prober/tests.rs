@@ -1,6 +1,6 @@
 use super::*;
-use crate::fake::{FakeRuntime, Script};
 use crate::net::test_server::{GrpcAnswer, Server};
+use outrigger_testkit::fake::{FakeRuntime, Script};
 use serde_json::{Value, json};
 use std::sync::Arc;
 

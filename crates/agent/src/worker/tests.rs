@@ -1,7 +1,6 @@
 use super::*;
 use crate::clock::rfc3339_nanos;
 use crate::event::{Events, Scope, Subscribers};
-use crate::fake::{FakeRuntime, Script, pod_options};
 use crate::fields::Host;
 use crate::options::{NewPod, PodOptions};
 use crate::uid::PodUid;
@@ -9,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Phase, PodInput, plan};
 use outrigger_manifest::apply_defaults;
 use outrigger_runtime::{NetworkMode, RuntimeError};
+use outrigger_testkit::fake::{FakeRuntime, Script};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Mutex;
@@ -79,7 +79,7 @@ impl Running {
         let input = PodInput { pod, ..PodInput::default() };
         let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
         let dir = tempfile::tempdir().unwrap();
-        let options = PodOptions { grace_ms, network: NetworkMode::Private, ..pod_options() };
+        let options = PodOptions { grace_ms, ..PodOptions::new(NetworkMode::Private) };
         let host = Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 };
         let new = NewPod {
             uid: PodUid::new("run-0"),

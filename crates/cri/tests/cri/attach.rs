@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::streams::{self, attach};
 use crate::support::{DEADLINE, Pod};
 
-crate::trials![
+outrigger_testkit::trials![
     streams_are_handed_over,
     a_terminal_is_the_container_s_own,
     a_command_that_is_let_go_is_killed,

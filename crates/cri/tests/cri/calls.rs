@@ -11,7 +11,7 @@ use crate::relay::{REFUSAL, Relay, Rule};
 use crate::support::{
     DEADLINE, Pod, connect, eventually, ids, limits, log_text, runs_with, sandbox_spec, socket,
 };
-use crate::trials;
+use outrigger_testkit::trials;
 
 trials!(
     nothing_is_made_twice_when_an_answer_is_lost,

@@ -11,7 +11,7 @@ use crate::containerd::Containerd;
 use crate::proxy::Proxy;
 use crate::relay::{Relay, Rule};
 use crate::support::{Pod, connect, eventually, limits, log_text, runs_with};
-use crate::trials;
+use outrigger_testkit::trials;
 
 trials!(
     a_restart_in_the_middle_of_a_pod_changes_nothing,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use outrigger_runtime::{ContainerId, Runtime, RuntimeError};
 
 use crate::support::{DEADLINE, Pod, eventually, log_text};
-use crate::trials;
+use outrigger_testkit::trials;
 
 trials!(
     an_exit_is_reported_with_code_times_and_log,

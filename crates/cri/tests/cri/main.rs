@@ -2,8 +2,6 @@
 
 mod attach;
 mod calls;
-#[path = "../../../../tests/containerd/mod.rs"]
-mod containerd;
 mod faults;
 mod lifecycle;
 mod ownership;
@@ -11,11 +9,11 @@ mod pods;
 mod proxy;
 mod pulls;
 mod relay;
-#[path = "../../../embedded/tests/streams/mod.rs"]
-mod streams;
 mod support;
 
 use std::process::ExitCode;
+
+use outrigger_testkit::{containerd, streams};
 
 fn main() -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();

@@ -11,7 +11,7 @@ use crate::support::{
     DEADLINE, Pod, connect, endpoint, ids, limits, log_text, node, node_at, sandbox_spec, socket,
 };
 
-crate::trials![
+outrigger_testkit::trials![
     a_node_s_pods_are_adopted,
     a_start_that_is_under_way_is_waited_for,
     a_sandbox_that_was_made_in_vain_is_not_adopted,

@@ -11,7 +11,7 @@ use outrigger_runtime::{
 };
 
 use crate::support::{Pod, connect, endpoint, image, limits, sandbox_spec, subnet};
-use crate::trials;
+use outrigger_testkit::trials;
 
 trials!(
     what_runs_there_is_told,

@@ -11,7 +11,7 @@ use outrigger_runtime::{Image, ImageError, PullPolicy, PullRequest, Runtime};
 
 use crate::containerd::{Containerd, eventually, image};
 use crate::support::{Pod, connect, endpoint, limits};
-use crate::trials;
+use outrigger_testkit::trials;
 
 trials!(credentials_and_policies_count, a_full_disk_is_told);
 

@@ -2,48 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use libtest_mimic::{Failed, Trial};
 use outrigger_cri::{CriConfig, CriRuntime, Limits};
 use outrigger_runtime::{
     ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, ImageError, NetworkMode, NodeIdentity,
-    Owner, PullPolicy, PullRequest, Resources, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
+    Owner, PullPolicy, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId, SandboxSpec,
 };
 
-use crate::containerd::{Containerd, IMAGE};
-
-/// Nothing here takes longer, unless it hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
-
-/// A test by its function's name.
-#[macro_export]
-macro_rules! trials {
-    ($($name:ident),* $(,)?) => {
-        /// The tests of this file.
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            let prefix = module_path!().rsplit("::").next().unwrap_or_default();
-            vec![$($crate::support::trial(format!("{prefix}::{}", stringify!($name)), $name)),*]
-        }
-    };
-}
-
-/// Runs an async test on its own tokio runtime.
-pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
-where
-    F: Future<Output = ()> + 'static,
-{
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime
-            .block_on(async { tokio::time::timeout(DEADLINE * 2, test()).await })
-            .map_err(|_| Failed::from("still not over"))
-    })
-}
+use outrigger_testkit::containerd::{Containerd, IMAGE};
+pub(crate) use outrigger_testkit::trial::{DEADLINE, eventually, log_text};
 
 /// The containerd of all tests that do not disturb it.
 static SHARED: Mutex<Option<Containerd>> = Mutex::new(None);
@@ -159,29 +130,12 @@ pub(crate) struct Pod {
 pub(crate) fn sandbox_spec(dir: &Path) -> SandboxSpec {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    SandboxSpec {
-        pod_dir: dir.to_owned(),
-        id: SandboxId(format!("t{}-{number}", std::process::id())),
-        pod_name: format!("pod-{number}"),
-        pod_namespace: "default".to_owned(),
-        pod_uid: format!("uid-{number}"),
-        hostname: "test-pod".to_owned(),
-        network: NetworkMode::Host,
-        ports: Vec::new(),
-        host_pid: false,
-        host_ipc: false,
-        share_pid: false,
-        user_namespace: Default::default(),
-        host_paths: Vec::new(),
-        images: Vec::new(),
-        privileged: false,
-        runtime_class: None,
-        sysctls: BTreeMap::new(),
-        resources: Resources::default(),
-        stop: Default::default(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-    }
+    let id = SandboxId(format!("t{}-{number}", std::process::id()));
+    let mut spec = outrigger_testkit::trial::sandbox_spec(id, dir.to_owned());
+    spec.pod_name = format!("pod-{number}");
+    spec.pod_uid = format!("uid-{number}");
+    spec.network = NetworkMode::Host;
+    spec
 }
 
 /// Looks up an existing image.
@@ -282,21 +236,6 @@ impl Pod {
     pub(crate) async fn finish(self) {
         self.runtime.remove_sandbox(&self.id).await.expect("remove");
         self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
-    }
-}
-
-/// The messages of a log in CRI format.
-pub(crate) fn log_text(path: &Path) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    while !check() {
-        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

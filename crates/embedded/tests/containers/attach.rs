@@ -6,9 +6,9 @@ use outrigger_runtime::{Runtime as _, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::streams;
-use crate::support::{DEADLINE, Pod, eventually, log_text};
+use outrigger_testkit::embedded::{DEADLINE, Pod, eventually, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     input_and_output_are_the_program_s,
     a_terminal_can_be_attached_to,
     whoever_does_not_read_is_cut_off,

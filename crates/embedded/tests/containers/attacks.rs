@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use outrigger_runtime::{ContainerSpec, Mount, Propagation, Runtime as _, Seccomp, UserNamespace};
 
-use crate::support::{BOTH_USERS, Pod, log_text};
+use outrigger_testkit::embedded::{BOTH_USERS, Pod, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     links_of_the_image_do_not_move_kernel_file_systems,
     links_below_dev_do_not_matter,
     the_root_is_not_writable_by_everybody,

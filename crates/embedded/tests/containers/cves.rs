@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outrigger_runtime::{ContainerSpec, Mount, NetworkMode, Propagation, Runtime as _, UserNamespace};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::support::{BOTH_USERS, Pod, log_text};
+use outrigger_testkit::embedded::{BOTH_USERS, Pod, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     targets_in_a_volume_that_changes_stay_inside,
     targets_that_become_links_to_proc_are_refused,
     working_directories_lead_nowhere,
@@ -283,7 +283,7 @@ async fn working_directories_of_commands_lead_nowhere() {
             let script = format!("rm -rf /work; ln -s {way} /work");
             let request = |command: Vec<String>| outrigger_runtime::ExecRequest {
                 command,
-                timeout: Some(crate::support::DEADLINE),
+                timeout: Some(outrigger_testkit::trial::DEADLINE),
                 output_limit: 10_000,
             };
             // Whatever the previous command left, this prepares the next.
@@ -519,7 +519,7 @@ async fn endless_environments_do_not_stop_a_container() {
     let before = std::time::Instant::now();
     let error = pod.start(spec).await.unwrap_err().to_string();
     assert!(error.contains("argument list too long"), "{error}");
-    assert!(before.elapsed() < crate::support::DEADLINE, "{:?}", before.elapsed());
+    assert!(before.elapsed() < outrigger_testkit::trial::DEADLINE, "{:?}", before.elapsed());
     pod.finish().await;
 }
 
@@ -600,9 +600,10 @@ async fn who_looks_like_a_guard_is_not_believed() {
     ));
     let log = spec.log_path.clone();
     let id = pod.start(spec).await.unwrap();
-    crate::support::eventually("both run", || log_text(&log).lines().count() == 2).await;
+    outrigger_testkit::trial::eventually("both run", || log_text(&log).lines().count() == 2).await;
     let runs = tokio::task::spawn_blocking(outrigger_embedded::killed_runs);
-    let runs = tokio::time::timeout(crate::support::DEADLINE, runs).await.expect("in time").unwrap();
+    let runs =
+        tokio::time::timeout(outrigger_testkit::trial::DEADLINE, runs).await.expect("in time").unwrap();
     assert!(!runs.iter().any(|run| run.pid == 4_000_000), "{runs:?}");
     pod.runtime.kill(&id).await.unwrap();
     pod.wait(&id).await;

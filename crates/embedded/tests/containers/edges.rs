@@ -9,9 +9,9 @@ use std::process::Command;
 
 use outrigger_runtime::Runtime as _;
 
-use crate::support::{DEADLINE, Pod, eventually};
+use outrigger_testkit::embedded::{DEADLINE, Pod, eventually};
 
-crate::trials![
+outrigger_testkit::trials![
     ordinary_users_of_the_host_get_nowhere,
     the_shim_s_socket_is_its_owner_s,
     nested_directories_without_end_are_removed,

@@ -6,9 +6,9 @@ use outrigger_runtime::{ExecRequest, ExecStreamsRequest, Runtime as _, RuntimeEr
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 use crate::streams::{self, attach};
-use crate::support::{DEADLINE, Pod};
+use outrigger_testkit::embedded::{DEADLINE, Pod};
 
-crate::trials![
+outrigger_testkit::trials![
     code_and_output_come_back,
     the_container_s_environment_holds,
     a_missing_command_is_an_error,

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use outrigger_runtime::{Mount, Propagation, Runtime as _, RuntimeError};
 
-use crate::support::{DEADLINE, Pod, log_text, rootfs};
+use outrigger_testkit::embedded::{DEADLINE, Pod, log_text, rootfs};
 
-crate::trials![
+outrigger_testkit::trials![
     the_image_is_not_written_to,
     layers_lie_over_each_other,
     many_layers_can_be_mounted,

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use outrigger_runtime::{ContainerSpec, Mount, Propagation, Seccomp};
 
-use crate::support::{OCI_RUNTIME_VARIABLE, Pod};
+use outrigger_testkit::embedded::{OCI_RUNTIME_VARIABLE, Pod};
 
-crate::trials![
+outrigger_testkit::trials![
     every_call_does_what_the_table_says,
     arguments_decide_where_they_should,
     common_programs_run_under_the_filter,

@@ -4,9 +4,9 @@ use std::fs;
 
 use outrigger_runtime::{AppArmor, ContainerSpec, RuntimeError, Seccomp, SelinuxLabel, UserFault};
 
-use crate::support::Pod;
+use outrigger_testkit::embedded::Pod;
 
-crate::trials![
+outrigger_testkit::trials![
     users_and_groups,
     run_as_non_root_is_refused_in_the_kubelet_s_words,
     an_unknown_user_cannot_be_created,
@@ -177,7 +177,7 @@ async fn exec_has_the_container_s_identity() {
     let id = pod.start(spec).await.unwrap();
     pod.saw(&log, "done").await;
     let exec = pod.exec(&id, &format!("{WHO}; {STATUS}; echo done")).await;
-    let text = crate::support::log_text(&log);
+    let text = outrigger_testkit::trial::log_text(&log);
     assert_eq!(String::from_utf8(exec.output).unwrap(), text);
     assert!(text.starts_with("33 34 34 70 3000 /home/web\n"), "{text}");
     assert!(text.contains("Seccomp:\t2"));

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use outrigger_runtime::{ExecRequest, Runtime as _, RuntimeError};
 
-use crate::support::{DEADLINE, Pod, eventually, log_text};
+use outrigger_testkit::embedded::{DEADLINE, Pod, eventually, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     exit_codes_are_reported,
     a_signal_shows_in_the_exit,
     a_trap_hears_term,
@@ -224,7 +224,7 @@ async fn working_directory_is_made() {
     spec.image.working_dir = Some("/tmp".to_owned());
     assert_eq!(pod.output(spec).await, "/tmp\n");
     assert_eq!(pod.output(pod.script("pwd")).await, "/\n");
-    assert!(!crate::support::rootfs().join("made").exists(), "the image was written to");
+    assert!(!outrigger_testkit::embedded::rootfs().join("made").exists(), "the image was written to");
     pod.finish().await;
 }
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use outrigger_runtime::Runtime as _;
 
-use crate::support::{Pod, cgroups, eventually};
+use outrigger_testkit::embedded::{Pod, cgroups, eventually};
 
-crate::trials![
+outrigger_testkit::trials![
     too_much_memory_is_an_oom_kill,
     too_much_memory_in_a_child_is_an_oom_kill,
     a_pod_limit_counts_for_its_containers,

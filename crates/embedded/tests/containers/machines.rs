@@ -6,7 +6,7 @@
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use tokio::process::Command;
 
-crate::trials![v1_only, v2_only, no_cgroups];
+outrigger_testkit::trials![v1_only, v2_only, no_cgroups];
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 

@@ -2,7 +2,6 @@
 //!
 //! The test binary is its own shim, like the product's binary: hence no standard harness.
 
-mod support;
 mod users;
 
 mod attach;
@@ -20,10 +19,10 @@ mod neighbours;
 mod oci;
 mod ownership;
 mod pods;
-#[path = "../streams/mod.rs"]
-mod streams;
 
 use std::process::ExitCode;
+
+use outrigger_testkit::streams;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1).peekable();

@@ -12,9 +12,9 @@ use outrigger_runtime::{
     ContainerId, ContainerSpec, Mount, Propagation, Runtime as _, Seccomp, UserNamespace,
 };
 
-use crate::support::{Pod, log_text};
+use outrigger_testkit::embedded::{Pod, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     root_of_a_pod_is_nobody_among_the_host_s_processes,
     namespaces_cannot_be_made,
     the_kernel_s_settings_are_out_of_reach,

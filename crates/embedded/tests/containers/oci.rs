@@ -6,9 +6,9 @@ use outrigger_embedded::{OciRuntime, OciRuntimes};
 use outrigger_runtime::RuntimeError;
 use tokio::process::Command;
 
-use crate::support::{OCI_RUNTIME_VARIABLE, runtime};
+use outrigger_testkit::embedded::{OCI_RUNTIME_VARIABLE, runtime};
 
-crate::trials![
+outrigger_testkit::trials![
     runc_does_the_same,
     crun_does_the_same,
     a_program_that_is_no_runtime_is_refused,

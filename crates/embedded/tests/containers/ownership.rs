@@ -14,12 +14,12 @@ use outrigger_runtime::{
     RuntimeError, SandboxId,
 };
 
-use crate::support::{
+use outrigger_testkit::embedded::{
     DEADLINE, Pod, ROOTFS_VARIABLE, assert_nothing_left, eventually, log_text, node, rootfs, runtime,
     sandbox_spec,
 };
 
-crate::trials![
+outrigger_testkit::trials![
     orphans_are_removed,
     a_killed_process_s_pods_are_gone_with_it,
     a_living_owner_s_pods_are_left_alone,

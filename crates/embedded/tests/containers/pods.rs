@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use outrigger_runtime::{NetworkMode, Runtime as _, RuntimeError, SandboxId};
 
-use crate::support::{DEADLINE, Pod, assert_nothing_left, eventually, log_text, runtime, sandbox_spec};
+use outrigger_testkit::embedded::{
+    DEADLINE, Pod, assert_nothing_left, eventually, log_text, runtime, sandbox_spec,
+};
 
-crate::trials![
+outrigger_testkit::trials![
     namespaces_are_shared_within_the_pod,
     hosts_namespaces_when_asked,
     pids_can_be_shared,

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use outrigger_runtime::{Mount, Propagation, Runtime as _, RuntimeError, UserNamespace};
 
-use crate::support::{Pod, log_text};
+use outrigger_testkit::embedded::{Pod, log_text};
 
-crate::trials![
+outrigger_testkit::trials![
     root_is_nobody_on_the_host,
     files_keep_their_ids,
     setuid_programs_are_nobody_s_on_the_host,

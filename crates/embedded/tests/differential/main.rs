@@ -4,9 +4,6 @@
 //! Needs root, gcc and runc; crun is compared as well where it is installed.
 
 mod allowed;
-#[path = "../containers/support.rs"]
-#[allow(dead_code, unused_macros, unused_imports)]
-mod support;
 
 mod facts;
 mod specs;
@@ -94,7 +91,7 @@ async fn look_at_all(setup: &Arc<Setup>) -> Results {
 async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Result<BTreeSet<String>, String> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let mut pod = support::sandbox_spec(runtime);
+    let mut pod = outrigger_testkit::embedded::sandbox_spec(runtime);
     // Pods of an OCI runtime have none either.
     pod.user_namespace = UserNamespace::Host;
     let log = setup.dir.join(format!("{number}.log"));
@@ -107,9 +104,9 @@ async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Resul
         runtime.start_container(&container).await?;
         runtime.wait(&container).await
     };
-    let run = tokio::time::timeout(support::DEADLINE * 3, run).await;
+    let run = tokio::time::timeout(outrigger_testkit::trial::DEADLINE * 3, run).await;
     let removed = runtime.remove_sandbox(&id).await;
-    let text = support::log_text(&log);
+    let text = outrigger_testkit::trial::log_text(&log);
     match run {
         Err(_) => Err(format!("still runs; {} lines", text.lines().count())),
         Ok(Err(error)) => Err(error.to_string()),

@@ -1,8 +1,10 @@
 //! Tests of a node on a timer-based fake runtime.
 
-use outrigger_agent::fake::{FakeRuntime, Script, pod_options};
+use outrigger_agent::options::PodOptions;
 use outrigger_lifecycle::{FeatureGates, plan};
 use outrigger_manifest::{ReadOptions, SourceFile};
+use outrigger_runtime::NetworkMode;
+use outrigger_testkit::fake::{FakeRuntime, Script};
 use outrigger_view::output::{Format, Verbosity};
 
 use super::*;
@@ -23,7 +25,7 @@ fn record(argument: &str) -> RunRecord {
         files: vec!["p.yaml".to_owned()],
         sources: vec![("p.yaml".to_owned(), text)],
         reading: Value::Null,
-        pods: pod_options(),
+        pods: PodOptions::new(NetworkMode::None),
         names: String::new(),
         generations: BTreeMap::new(),
         retired: Vec::new(),

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use outrigger_agent::Agent;
 use outrigger_agent::clock::Clock;
-use outrigger_agent::fake::{FakeRuntime, Script, pod_options};
+use outrigger_agent::options::PodOptions;
 use outrigger_agent::options::{AgentOptions, Durability, LogLines, OnFailure};
 use outrigger_lifecycle::trace::Line;
 use outrigger_lifecycle::{FeatureGates, Phase, Role, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
+use outrigger_runtime::NetworkMode;
+use outrigger_testkit::fake::{FakeRuntime, Script};
 use outrigger_view::hint::Hints;
 use outrigger_view::output::{Format, Output, Verbosity};
 use serde_json::Value;
@@ -60,7 +62,7 @@ impl Bench {
         let options = SupervisorOptions {
             run: "run".into(),
             files: Vec::new(),
-            pods: pod_options(),
+            pods: PodOptions::new(NetworkMode::None),
             companions: manifest.companions,
             numbers: Arc::default(),
             on_failure: OnFailure::Retry,

@@ -2,14 +2,13 @@
 //! kept in `target/tmp/timeline-*.png`, for inspection.
 
 mod chromium;
-#[path = "../conformance/rootfs.rs"]
-mod rootfs;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use chromium::{Chromium, Scheme};
+use outrigger_testkit::rootfs;
 use serde_json::Value;
 
 /// Long names, many containers, restarts, hooks, probes, a sidecar that must be killed; a Job of several pods beside it.

@@ -8,21 +8,14 @@
 //! Their format is described in `tests/conformance/README.md`. Expectations are semantic: order is checked
 //! only where something gates it, upper bounds are loose.
 
-mod case;
-mod driver;
-mod events;
-#[path = "../node/leaks.rs"]
-mod leaks;
-mod rootfs;
-mod run;
 mod side_by_side;
-mod status;
-mod trials;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
+use outrigger_testkit::conformance::{case, driver, events, run, trials};
+use outrigger_testkit::rootfs;
 
 /// Cases that are also run with the host's users: the difference is in permissions, not in timing.
 const WITH_HOST_USERS: [&str; 24] = [

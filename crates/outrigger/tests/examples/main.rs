@@ -1,12 +1,8 @@
 //! Runs every example unchanged, on the host's own file system, and checks its order in the events file.
 
-#[path = "../workloads/run.rs"]
-#[expect(dead_code, reason = "made for workloads; examples need less")]
-mod run;
-
 use std::path::{Path, PathBuf};
 
-use run::{Bench, Run};
+use outrigger_testkit::run::{Bench, Run};
 use rustix::process::Signal;
 use serde_json::json;
 

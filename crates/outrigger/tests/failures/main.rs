@@ -2,8 +2,6 @@
 //! what happened, which line of the manifest caused it, and how to fix it.
 
 mod registry;
-#[path = "../conformance/rootfs.rs"]
-mod rootfs;
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use outrigger_testkit::rootfs;
 use registry::{Registry, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -6,18 +6,11 @@ mod faults;
 mod life;
 mod network;
 mod probes;
-#[path = "../conformance/rootfs.rs"]
-mod rootfs;
-#[path = "../workloads/run.rs"]
-#[allow(dead_code, reason = "shared with the tests of workloads, which use the rest")]
-mod run;
 mod security;
-mod server;
-#[path = "../workloads/trials.rs"]
-mod trials;
 mod users;
 mod volumes;
 
+use outrigger_testkit::{run, server, trials};
 use serde_json::{Value, json};
 
 /// Helper functions for scripts.

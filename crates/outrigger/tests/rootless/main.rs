@@ -7,18 +7,11 @@ mod identity;
 mod life;
 mod limits;
 mod network;
-#[path = "../conformance/rootfs.rs"]
-mod rootfs;
-#[path = "../workloads/run.rs"]
-#[allow(dead_code, reason = "shared with the tests of workloads, which use the rest")]
-mod run;
-mod seat;
-#[path = "../workloads/trials.rs"]
-mod trials;
 mod world;
 
 use std::process::ExitCode;
 
+use outrigger_testkit::{run, seat, trials};
 use run::{Bench, Run, Test};
 use seat::{Cgroups, Seat, USUAL};
 use serde_json::{Value, json};

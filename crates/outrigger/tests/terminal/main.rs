@@ -1,12 +1,9 @@
 //! `outrigger run` as seen by a user at a terminal: real pods on a real pseudo-terminal.
 
-#[allow(dead_code)]
-mod pty;
-mod screen;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use outrigger_testkit::{pty, screen};
 use pty::Run;
 use rustix::process::Signal;
 use screen::Screen;

@@ -2,11 +2,8 @@
 
 mod jobs;
 mod replicas;
-#[path = "../conformance/rootfs.rs"]
-mod rootfs;
-#[allow(dead_code)]
-mod run;
-mod trials;
+
+use outrigger_testkit::{run, trials};
 
 fn main() {
     trials::run("workloads", [&jobs::ALL[..], &replicas::ALL].concat());

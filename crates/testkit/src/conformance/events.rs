@@ -5,25 +5,25 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::status::compare;
+use crate::conformance::status::compare;
 
 /// Lines `<seconds of uptime> <who> <what>`.
 #[derive(Debug, Clone)]
-pub(crate) struct Log(pub(crate) PathBuf);
+pub struct Log(pub PathBuf);
 
 /// (seconds, `who:what`)
-pub(crate) type Events = Vec<(f64, String)>;
+pub type Events = Vec<(f64, String)>;
 
 impl Log {
     /// Adds an event of the runner itself.
-    pub(crate) fn add(&self, event: &str) {
+    pub fn add(&self, event: &str) {
         let uptime = std::fs::read_to_string("/proc/uptime").expect("the uptime");
         let uptime: f64 = uptime.split(' ').next().and_then(|t| t.parse().ok()).expect("a number");
         let mut file = std::fs::OpenOptions::new().append(true).open(&self.0).expect("the event log");
         file.write_all(format!("{uptime:.2} runner {event}\n").as_bytes()).expect("write the event log");
     }
 
-    pub(crate) fn read(&self) -> Events {
+    pub fn read(&self) -> Events {
         let text = String::from_utf8_lossy(&std::fs::read(&self.0).expect("the event log")).into_owned();
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
         let parse = |line: &str| {
@@ -36,7 +36,7 @@ impl Log {
 }
 
 /// Index and time of the event a selector names: `main:start`, `main:start#2`, `main:start#-1`.
-pub(crate) fn find(events: &Events, selector: &str) -> Option<(usize, f64)> {
+pub fn find(events: &Events, selector: &str) -> Option<(usize, f64)> {
     let (name, nth) = selector.split_once('#').unwrap_or((selector, "1"));
     let hits: Vec<(usize, f64)> =
         events.iter().enumerate().filter(|(_, (_, e))| e == name).map(|(i, (t, _))| (i, *t)).collect();
@@ -46,7 +46,7 @@ pub(crate) fn find(events: &Events, selector: &str) -> Option<(usize, f64)> {
 }
 
 /// The expectations that are not met.
-pub(crate) fn check(expect: &Value, events: &Events) -> Vec<String> {
+pub fn check(expect: &Value, events: &Events) -> Vec<String> {
     let mut bad = Vec::new();
     let at = |selector: &str, what: &str, bad: &mut Vec<String>| {
         let found = find(events, selector);

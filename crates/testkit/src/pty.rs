@@ -17,13 +17,13 @@ use crate::screen::Screen;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A run on a terminal.
-pub(crate) struct Run {
+pub struct Run {
     child: Child,
     keyboard: File,
     output: Receiver<Vec<u8>>,
-    pub(crate) screen: Screen,
+    pub screen: Screen,
     /// Everything that was written, for messages.
-    pub(crate) written: Vec<u8>,
+    pub written: Vec<u8>,
     state: Option<tempfile::TempDir>,
 }
 
@@ -39,9 +39,9 @@ impl Drop for Run {
 
 impl Run {
     /// Starts `outrigger run` of a manifest on a new terminal.
-    pub(crate) fn start(manifest: &Path, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
+    pub fn start(manifest: &Path, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
         let state = tempfile::tempdir().expect("a directory for state");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        let mut command = Command::new(crate::binary());
         command.args(args).arg("run").arg("--state-dir").arg(state.path()).arg(manifest);
         command
             .env_remove("NO_COLOR")
@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// Starts a command on a new terminal.
-    pub(crate) fn spawn(mut command: Command, size: (u16, u16)) -> Run {
+    pub fn spawn(mut command: Command, size: (u16, u16)) -> Run {
         let (master, slave) = terminal();
         resize(&master, size);
         let end = || Stdio::from(slave.try_clone().expect("a descriptor"));
@@ -88,7 +88,7 @@ impl Run {
     }
 
     /// Reads until the screen is as expected.
-    pub(crate) fn until(&mut self, what: &str, is_there: impl Fn(&Screen) -> bool) {
+    pub fn until(&mut self, what: &str, is_there: impl Fn(&Screen) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !is_there(&self.screen) || self.screen.held {
             match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -102,34 +102,34 @@ impl Run {
     }
 
     /// Types keys.
-    pub(crate) fn press(&mut self, keys: &[u8]) {
+    pub fn press(&mut self, keys: &[u8]) {
         self.keyboard.write_all(keys).expect("a keyboard");
     }
 
     /// Sends a signal to the process itself.
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("the run is there");
     }
 
     /// Resizes the window.
-    pub(crate) fn resize(&mut self, size: (u16, u16)) {
+    pub fn resize(&mut self, size: (u16, u16)) {
         resize(&self.keyboard, size);
         self.screen.resize(size.0.into(), size.1.into());
     }
 
     /// Another descriptor of the terminal, from outside.
-    pub(crate) fn terminal(&self) -> OwnedFd {
+    pub fn terminal(&self) -> OwnedFd {
         self.keyboard.try_clone().expect("a descriptor").into()
     }
 
     /// Takes the directory the run keeps its state in.
-    pub(crate) fn take_state(&mut self) -> tempfile::TempDir {
+    pub fn take_state(&mut self) -> tempfile::TempDir {
         self.state.take().expect("nobody has taken it")
     }
 
     /// Reads everything to the end.
-    pub(crate) fn end(mut self) -> (ExitStatus, Screen, String) {
+    pub fn end(mut self) -> (ExitStatus, Screen, String) {
         let deadline = Instant::now() + LIMIT;
         loop {
             match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -156,7 +156,7 @@ fn resize(terminal: impl std::os::fd::AsFd, (columns, rows): (u16, u16)) {
 }
 
 /// A new terminal.
-pub(crate) fn fresh() -> OwnedFd {
+pub fn fresh() -> OwnedFd {
     terminal().0
 }
 

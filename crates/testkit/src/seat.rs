@@ -8,21 +8,20 @@ const UID: &str = "61234";
 
 /// The environment of an ordinary user.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seat {
+pub struct Seat {
     /// Its name.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The number of subordinate ids of the user, if any.
-    pub(crate) ids: Option<u32>,
+    pub ids: Option<u32>,
     /// Programs that are not installed.
-    pub(crate) hidden: &'static str,
+    pub hidden: &'static str,
     /// The delegated cgroups.
-    pub(crate) cgroups: Cgroups,
+    pub cgroups: Cgroups,
 }
 
 /// Cgroups that belong to an ordinary user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code, reason = "the conformance cases use one kind of seat")]
-pub(crate) enum Cgroups {
+pub enum Cgroups {
     None,
     /// Those of this machine.
     Own,
@@ -31,14 +30,14 @@ pub(crate) enum Cgroups {
 }
 
 /// A machine as set up by a distribution.
-pub(crate) const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: Cgroups::None };
+pub const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: Cgroups::None };
 
 /// Names the seat in which the test program is executed again.
-pub(crate) const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
+pub const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
 
 impl Seat {
     /// Runs this program again as the user, with the same arguments. Returns its exit code.
-    pub(crate) fn run(self) -> i32 {
+    pub fn run(self) -> i32 {
         let dir = tempfile::Builder::new().prefix("outrigger-seat-").tempdir().expect("a directory");
         let exe = std::env::current_exe().expect("a program");
         let readable = Command::new("setpriv")
@@ -47,7 +46,7 @@ impl Seat {
             .status()
             .expect("run setpriv");
         assert!(readable.success(), "{} must be in directories that other users can enter", exe.display());
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rootless/seat.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/seat.sh");
         let status = Command::new("bash")
             .arg(script)
             .arg(&exe)
@@ -73,6 +72,6 @@ impl Seat {
 }
 
 /// The seat of this program, if it is executed in one.
-pub(crate) fn taken() -> Option<String> {
+pub fn taken() -> Option<String> {
     std::env::var(VARIABLE).ok()
 }

@@ -10,20 +10,20 @@ use serde_json::{Map, Value, json};
 
 /// One case, as its file has it.
 #[derive(Debug)]
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) pod: Value,
-    pub(crate) actions: Vec<Value>,
-    pub(crate) until: Value,
-    pub(crate) expect: Value,
-    pub(crate) timeout: f64,
-    pub(crate) settle: f64,
-    pub(crate) kubelet: Kubelet,
+pub struct Case {
+    pub name: String,
+    pub pod: Value,
+    pub actions: Vec<Value>,
+    pub until: Value,
+    pub expect: Value,
+    pub timeout: f64,
+    pub settle: f64,
+    pub kubelet: Kubelet,
 }
 
 /// Whether a case was run on a real kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kubelet {
+pub enum Kubelet {
     /// It passed there, three times out of three.
     Held,
     /// It was not run there.
@@ -39,7 +39,7 @@ impl std::fmt::Display for Kubelet {
     }
 }
 
-pub(crate) fn read(path: &Path) -> Result<Case, String> {
+pub fn read(path: &Path) -> Result<Case, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let source = SourceFile { name: path.display().to_string(), text: Arc::from(text) };
     let documents = parse(0, &source, &ReadOptions::default()).map_err(|e| format!("{e:?}"))?;
@@ -62,7 +62,7 @@ pub(crate) fn read(path: &Path) -> Result<Case, String> {
 }
 
 /// The pod to run: ports filled in, scripts expanded, the event directory mounted everywhere.
-pub(crate) fn pod(case: &Case, name: &str, event_dir: &Path, image: &str) -> Value {
+pub fn pod(case: &Case, name: &str, event_dir: &Path, image: &str) -> Value {
     let mut ports = BTreeMap::new();
     let mut pod = substitute(&case.pod, name, &mut ports);
     pod["apiVersion"] = json!("v1");

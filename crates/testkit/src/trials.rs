@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
@@ -14,7 +13,7 @@ use crate::run::{Bench, Test};
 const AT_A_TIME: usize = 6;
 
 /// Runs tests, each with a directory of its own below one that is called after `name`, and ends the program.
-pub(crate) fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
+pub fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
     let mut args = Arguments::from_args();
     args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
     let work = tempfile::Builder::new().prefix(&format!("outrigger-{name}-")).tempdir().expect("a directory");
@@ -22,7 +21,7 @@ pub(crate) fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
     fs::set_permissions(work.path(), PermissionsExt::from_mode(0o755)).expect("a mode");
     let rootfs = rootfs::make(&work.path().join("rootfs"));
     let bench = Arc::new(Bench {
-        binary: PathBuf::from(env!("CARGO_BIN_EXE_outrigger")),
+        binary: crate::binary(),
         image: format!("rootfs:{}", rootfs.display()),
         work: work.path().to_owned(),
     });

@@ -1,58 +1,28 @@
 //! A pod to run containers in, and the check that nothing of it is left.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::future::Future;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
-use libtest_mimic::{Failed, Trial};
+use crate::trial::sandbox_spec as sandbox_spec_of;
+pub use crate::trial::{DEADLINE, eventually, log_text};
 use outrigger_embedded::{EmbeddedConfig, EmbeddedRuntime, OciRuntime, OciRuntimes};
 use outrigger_runtime::{
-    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NetworkMode, NodeIdentity, Owner,
-    Resources, Runtime, RuntimeError, SandboxId, SandboxSpec, UserNamespace,
+    ContainerId, ContainerSpec, ExecOutput, ExecRequest, Exit, Image, NodeIdentity, Owner, Runtime,
+    RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
-/// Nothing here takes longer, unless it hangs.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A test by its function's name.
-#[macro_export]
-macro_rules! trials {
-    ($($name:ident),* $(,)?) => {
-        /// The tests of this file.
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
-            let prefix = module_path!().rsplit("::").next().unwrap_or_default();
-            vec![$($crate::support::trial(format!("{prefix}::{}", stringify!($name)), $name)),*]
-        }
-    };
-}
-
-/// Runs an async test on its own tokio runtime.
-pub(crate) fn trial<F>(name: String, test: fn() -> F) -> Trial
-where
-    F: Future<Output = ()> + 'static,
-{
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime
-            .block_on(async { tokio::time::timeout(DEADLINE * 12, test()).await })
-            .map_err(|_| Failed::from("still not over"))
-    })
-}
-
 /// Tells helper processes where the root file system is.
-pub(crate) const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
+pub const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
 
 /// `host` runs the pods of all these tests with the host's users, to check differences by hand.
 const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
 /// With a user namespace, and with the host's users: a refusal by the first hides what else must refuse it.
-pub(crate) const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
+pub const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
 
 /// A root file system with one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -87,31 +57,31 @@ static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 /// The root file system of the images in these tests.
-pub(crate) fn rootfs() -> &'static Path {
+pub fn rootfs() -> &'static Path {
     &ROOTFS
 }
 
 /// One pod with its own state directory.
-pub(crate) struct Pod {
-    pub(crate) runtime: Arc<EmbeddedRuntime>,
-    pub(crate) id: SandboxId,
-    pub(crate) sandbox: outrigger_runtime::Sandbox,
-    pub(crate) dir: PathBuf,
+pub struct Pod {
+    pub runtime: Arc<EmbeddedRuntime>,
+    pub id: SandboxId,
+    pub sandbox: outrigger_runtime::Sandbox,
+    pub dir: PathBuf,
     state: PathBuf,
     _temporary: Option<tempfile::TempDir>,
     containers: AtomicU32,
 }
 
 /// The OCI runtime to create the containers with.
-pub(crate) const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
+pub const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
 
 /// A runtime on a new state directory.
-pub(crate) fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+pub fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     runtime_of(Owner::Process, state_dir)
 }
 
 /// A runtime whose pods belong to the node.
-pub(crate) async fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
+pub async fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
     // The tasks of a node that was dropped may end a moment later.
     let mut node = None;
     eventually("no other node", || {
@@ -141,49 +111,27 @@ fn runtime_of(owner: Owner, state_dir: &Path) -> Arc<EmbeddedRuntime> {
 }
 
 /// The default sandbox spec of a pod.
-pub(crate) fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
+pub fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let id = SandboxId(format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    SandboxSpec {
-        pod_dir: runtime.pod_dir(&id),
-        id,
-        pod_name: "test".to_owned(),
-        pod_namespace: "default".to_owned(),
-        pod_uid: "0".to_owned(),
-        hostname: "test-pod".to_owned(),
-        network: NetworkMode::None,
-        ports: Vec::new(),
-        host_pid: false,
-        host_ipc: false,
-        share_pid: false,
-        user_namespace: match std::env::var(USERNS_VARIABLE).as_deref() {
-            Ok("host") => UserNamespace::Host,
-            // Like pods of the product, if possible.
-            _ => UserNamespace::Auto,
-        },
-        host_paths: Vec::new(),
-        images: Vec::new(),
-        privileged: false,
-        runtime_class: None,
-        sysctls: BTreeMap::new(),
-        resources: Resources::default(),
-        stop: Default::default(),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-    }
+    let mut spec = sandbox_spec_of(id.clone(), runtime.pod_dir(&id));
+    // Like pods of the product, if possible.
+    let is_host = std::env::var(USERNS_VARIABLE).is_ok_and(|users| users == "host");
+    spec.user_namespace = if is_host { UserNamespace::Host } else { UserNamespace::Auto };
+    spec
 }
 
 impl Pod {
-    pub(crate) async fn new() -> Self {
+    pub async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
     /// A pod whose users are the host's.
-    pub(crate) async fn with_host_users() -> Self {
+    pub async fn with_host_users() -> Self {
         Self::with(|spec| spec.user_namespace = UserNamespace::Host).await
     }
 
-    pub(crate) async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
+    pub async fn with(change: impl FnOnce(&mut SandboxSpec)) -> Self {
         let state =
             tempfile::Builder::new().prefix("outrigger-test-").tempdir().expect("temporary directory");
         let mut pod = Self::in_state_dir(state.path(), change).await;
@@ -191,12 +139,12 @@ impl Pod {
         pod
     }
 
-    pub(crate) async fn in_state_dir(state: &Path, change: impl FnOnce(&mut SandboxSpec)) -> Self {
+    pub async fn in_state_dir(state: &Path, change: impl FnOnce(&mut SandboxSpec)) -> Self {
         Self::on(runtime(state), state, change).await
     }
 
     /// A pod on an existing runtime.
-    pub(crate) async fn on(
+    pub async fn on(
         runtime: Arc<EmbeddedRuntime>,
         state: &Path,
         change: impl FnOnce(&mut SandboxSpec),
@@ -217,7 +165,7 @@ impl Pod {
     }
 
     /// A container that runs a shell script.
-    pub(crate) fn script(&self, script: &str) -> ContainerSpec {
+    pub fn script(&self, script: &str) -> ContainerSpec {
         let number = self.containers.fetch_add(1, Ordering::Relaxed);
         let id = ContainerId(format!("c{number}"));
         let (image, log) = (Image::of_layers("test", vec![rootfs().to_owned()]), format!("{id}.log"));
@@ -227,25 +175,25 @@ impl Pod {
     }
 
     /// A directory of the host for this test alone.
-    pub(crate) fn scratch(&self, name: &str) -> PathBuf {
+    pub fn scratch(&self, name: &str) -> PathBuf {
         let path = self.state.join(name);
         fs::create_dir_all(&path).expect("scratch");
         path
     }
 
     /// Creates and starts a container.
-    pub(crate) async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, RuntimeError> {
+    pub async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, RuntimeError> {
         let id = self.runtime.create_container(&self.id, spec).await?;
         self.runtime.start_container(&id).await?;
         Ok(id)
     }
 
-    pub(crate) async fn wait(&self, id: &ContainerId) -> Exit {
+    pub async fn wait(&self, id: &ContainerId) -> Exit {
         tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
     }
 
     /// Runs a container to completion: its exit, and its log without time and stream.
-    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+    pub async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
         let log = spec.log_path.clone();
         let id = self.start(spec).await.expect("start");
         let exit = self.wait(&id).await;
@@ -253,35 +201,35 @@ impl Pod {
     }
 
     /// Runs a script to its successful end and returns its output.
-    pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
+    pub async fn output(&self, spec: ContainerSpec) -> String {
         let (exit, log) = self.run(spec).await;
         assert_eq!(exit.code, 0, "log: {log}");
         log
     }
 
-    pub(crate) async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
+    pub async fn exec(&self, id: &ContainerId, script: &str) -> ExecOutput {
         let command = vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
         let request = ExecRequest { command, timeout: Some(DEADLINE), output_limit: 10_000 };
         self.runtime.exec(id, request).await.expect("exec")
     }
 
     /// The directory of a container's state.
-    pub(crate) fn container_dir(&self, id: &str) -> PathBuf {
+    pub fn container_dir(&self, id: &str) -> PathBuf {
         self.dir.join("ns/containers").join(id)
     }
 
     /// The directory of a container's own layer.
-    pub(crate) fn layer_dir(&self, id: &str) -> PathBuf {
+    pub fn layer_dir(&self, id: &str) -> PathBuf {
         self.dir.join("layers").join(id)
     }
 
     /// The pid of the container's shim.
-    pub(crate) fn shim(&self, id: &ContainerId) -> u64 {
+    pub fn shim(&self, id: &ContainerId) -> u64 {
         self.process(id, "shim")
     }
 
     /// The pid of the container's first process.
-    pub(crate) fn first_process(&self, id: &ContainerId) -> u64 {
+    pub fn first_process(&self, id: &ContainerId) -> u64 {
         self.process(id, "init")
     }
 
@@ -292,12 +240,12 @@ impl Pod {
     }
 
     /// Waits until the container's log has a line.
-    pub(crate) async fn saw(&self, log: &Path, line: &str) {
+    pub async fn saw(&self, log: &Path, line: &str) {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
     }
 
     /// Removes the pod and checks that nothing is left of it.
-    pub(crate) async fn finish(self) {
+    pub async fn finish(self) {
         self.runtime.remove_sandbox(&self.id).await.expect("remove");
         self.runtime.remove_sandbox(&self.id).await.expect("remove twice");
         assert_nothing_left(&self.state, &self.id);
@@ -326,7 +274,7 @@ impl Drop for Pod {
 }
 
 /// No mounts, no cgroups, no processes of a pod.
-pub(crate) fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
+pub fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let left: Vec<&str> =
         mounts.lines().filter(|line| line.contains(&*state_dir.to_string_lossy())).collect();
@@ -336,24 +284,9 @@ pub(crate) fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
 }
 
 /// Directories of a sandbox in all cgroup hierarchies.
-pub(crate) fn cgroups(sandbox: &str) -> Vec<PathBuf> {
+pub fn cgroups(sandbox: &str) -> Vec<PathBuf> {
     let base = Path::new("/sys/fs/cgroup");
     let roots =
         fs::read_dir(base).expect("cgroups").flatten().map(|entry| entry.path()).chain([base.to_owned()]);
     roots.map(|root| root.join("outrigger").join(sandbox)).filter(|dir| dir.exists()).collect()
-}
-
-/// The messages of a log in CRI format.
-pub(crate) fn log_text(path: &Path) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
-}
-
-/// Waits until a condition holds.
-pub(crate) async fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    while !check() {
-        assert!(tokio::time::Instant::now() < deadline, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

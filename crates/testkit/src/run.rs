@@ -13,28 +13,28 @@ const POLL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// What all tests share.
-pub(crate) struct Bench {
-    pub(crate) binary: PathBuf,
-    pub(crate) image: String,
-    pub(crate) work: PathBuf,
+pub struct Bench {
+    pub binary: PathBuf,
+    pub image: String,
+    pub work: PathBuf,
 }
 
 /// A test: its name is that of its directory.
-pub(crate) type Test = fn(&Bench, &str);
+pub type Test = fn(&Bench, &str);
 
 impl Bench {
     /// Where runs are found by other commands.
-    pub(crate) fn sockets(&self) -> PathBuf {
+    pub fn sockets(&self) -> PathBuf {
         self.work.join("sockets")
     }
 
     /// A container that runs a script.
-    pub(crate) fn container(&self, name: &str, script: &str) -> Value {
+    pub fn container(&self, name: &str, script: &str) -> Value {
         json!({"name": name, "image": self.image, "command": ["/bin/sh", "-c", script]})
     }
 
     /// A Job of one container that runs a script.
-    pub(crate) fn job(&self, name: &str, spec: Value, script: &str) -> Value {
+    pub fn job(&self, name: &str, spec: Value, script: &str) -> Value {
         let pod = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
             "containers": [self.container("main", script)]});
         let mut job =
@@ -45,14 +45,14 @@ impl Bench {
 }
 
 /// One run.
-pub(crate) struct Run {
+pub struct Run {
     dir: PathBuf,
     child: Child,
     began: Instant,
 }
 
 impl Run {
-    pub(crate) fn start(bench: &Bench, name: &str, manifest: &Value, flags: &[&str]) -> Self {
+    pub fn start(bench: &Bench, name: &str, manifest: &Value, flags: &[&str]) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
         let file = dir.join("manifest.json");
@@ -62,7 +62,7 @@ impl Run {
     }
 
     /// The same for an existing manifest.
-    pub(crate) fn of_file(bench: &Bench, name: &str, file: &Path, flags: &[&str]) -> Self {
+    pub fn of_file(bench: &Bench, name: &str, file: &Path, flags: &[&str]) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
         let out = fs::File::create(dir.join("out")).expect("a file");
@@ -90,7 +90,7 @@ impl Run {
     }
 
     /// Waits until a condition holds.
-    pub(crate) fn wait_for(&mut self, what: &str, mut test: impl FnMut(&Run) -> bool) {
+    pub fn wait_for(&mut self, what: &str, mut test: impl FnMut(&Run) -> bool) {
         while !test(self) {
             let ended = matches!(self.child.try_wait(), Ok(Some(_)));
             // It may have become true just before the end.
@@ -101,7 +101,7 @@ impl Run {
     }
 
     /// Waits for the end: the exit code.
-    pub(crate) fn end(&mut self) -> i32 {
+    pub fn end(&mut self) -> i32 {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return status.code().unwrap_or(-1);
@@ -111,17 +111,17 @@ impl Run {
         }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("send a signal");
     }
 
     /// Signals the run's own processes besides the run itself.
-    pub(crate) fn signal_helpers(&self, signal: Signal) {
+    pub fn signal_helpers(&self, signal: Signal) {
         let helpers = helpers_of(self.child.id());
         assert!(
             helpers.len() > 2,
@@ -138,57 +138,57 @@ impl Run {
     }
 
     /// The containers' output.
-    pub(crate) fn output(&self) -> String {
+    pub fn output(&self) -> String {
         self.read("out")
     }
 
     /// Outrigger's own output.
-    pub(crate) fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.read("err")
     }
 
     /// All events so far.
-    pub(crate) fn events(&self) -> Vec<Value> {
+    pub fn events(&self) -> Vec<Value> {
         let text = self.read("events.jsonl");
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
     }
 
     /// The index of the first event with all of these fields.
-    pub(crate) fn event(&self, fields: Value) -> Option<usize> {
+    pub fn event(&self, fields: Value) -> Option<usize> {
         let wanted = fields.as_object().expect("fields").clone();
         self.events().iter().position(|e| wanted.iter().all(|(key, value)| e[key] == *value))
     }
 
     /// The same for an event that must exist.
-    pub(crate) fn must(&self, fields: Value) -> usize {
+    pub fn must(&self, fields: Value) -> usize {
         self.event(fields.clone()).unwrap_or_else(|| panic!("there is no event {fields}\n{}", self.account()))
     }
 
-    pub(crate) fn events_named(&self, event: &str) -> Vec<Value> {
+    pub fn events_named(&self, event: &str) -> Vec<Value> {
         self.events().into_iter().filter(|e| e["event"] == event).collect()
     }
 
     /// The status file as of now.
-    pub(crate) fn status(&self) -> Value {
+    pub fn status(&self) -> Value {
         serde_json::from_str(&self.read("status.json")).unwrap_or_default()
     }
 
     /// Objects of a kind in the status file, which is a List.
-    pub(crate) fn objects(&self, kind: &str) -> Vec<Value> {
+    pub fn objects(&self, kind: &str) -> Vec<Value> {
         let items = self.status()["items"].as_array().cloned().unwrap_or_default();
         items.into_iter().filter(|item| item["kind"] == kind).collect()
     }
 
     /// The one Job of the run.
-    pub(crate) fn job(&self) -> Value {
+    pub fn job(&self) -> Value {
         let jobs = self.objects("Job");
         assert_eq!(jobs.len(), 1, "one Job\n{}", self.account());
         jobs[0].clone()
     }
 
     /// Type and reason of the Job's conditions.
-    pub(crate) fn conditions(&self) -> Vec<(String, String)> {
+    pub fn conditions(&self) -> Vec<(String, String)> {
         let job = self.job();
         let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -196,7 +196,7 @@ impl Run {
     }
 
     /// All information for a failed test.
-    pub(crate) fn account(&self) -> String {
+    pub fn account(&self) -> String {
         let (out, err) = (self.output(), self.said());
         format!("output:\n{out}\nsaid:\n{err}\nstatus:\n{}", self.read("status.json"))
     }
@@ -220,7 +220,7 @@ impl Drop for Run {
 }
 
 /// The processes of a run: its children, and the shims, which are children of one of these.
-pub(crate) fn helpers_of(run: u32) -> Vec<Pid> {
+pub fn helpers_of(run: u32) -> Vec<Pid> {
     let children = children(run);
     let shims =
         children.iter().flat_map(|child| self::children(child.as_raw_nonzero().get().cast_unsigned()));

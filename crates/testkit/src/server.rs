@@ -5,11 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use serde_json::{Value, json};
 
 /// The health service: "" and `up` serve, `down` does not.
-pub(crate) const UP: &str = "up";
-pub(crate) const DOWN: &str = "down";
+pub const UP: &str = "up";
+pub const DOWN: &str = "down";
 
 /// Serves, if this program was started for that.
-pub(crate) fn asked_for() -> bool {
+pub fn asked_for() -> bool {
     let args: Vec<String> = std::env::args().collect();
     let [_, serve, kind, port] = &args[..] else { return false };
     if serve != "serve" {
@@ -24,7 +24,7 @@ pub(crate) fn asked_for() -> bool {
 }
 
 /// A container that serves `grpc` or `udp` (an echo) at a port. The pod needs [`volume`].
-pub(crate) fn container(name: &str, kind: &str, port: u16) -> Value {
+pub fn container(name: &str, kind: &str, port: u16) -> Value {
     json!({
         "name": name, "image": "rootfs:/", "command": ["/server", "serve", kind, port.to_string()],
         "volumeMounts": [{"name": "server", "mountPath": "/server", "readOnly": true}],
@@ -32,7 +32,7 @@ pub(crate) fn container(name: &str, kind: &str, port: u16) -> Value {
 }
 
 /// The volume with the program.
-pub(crate) fn volume() -> Value {
+pub fn volume() -> Value {
     let this = std::env::current_exe().expect("this program");
     json!({"name": "server", "hostPath": {"path": this, "type": "File"}})
 }

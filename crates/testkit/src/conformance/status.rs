@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// `want` is a value, a list of values, or a comparison such as `>=1`.
-pub(crate) fn compare(value: &Value, want: &Value) -> bool {
+pub fn compare(value: &Value, want: &Value) -> bool {
     if let Some(any) = want.as_array() {
         return any.contains(value);
     }
@@ -29,7 +29,7 @@ pub(crate) fn compare(value: &Value, want: &Value) -> bool {
 }
 
 /// The expectations that are not met. `phases` are all that were seen.
-pub(crate) fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -> Vec<String> {
+pub fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -> Vec<String> {
     let keys = [
         "phase",
         "phases_never",

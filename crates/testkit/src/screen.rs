@@ -4,7 +4,7 @@ use unicode_width::UnicodeWidthChar;
 
 /// The contents and the state of a terminal.
 #[derive(Debug)]
-pub(crate) struct Screen {
+pub struct Screen {
     columns: usize,
     rows: usize,
     /// The lines that have scrolled away, and the visible ones.
@@ -14,20 +14,20 @@ pub(crate) struct Screen {
     cursor: (usize, usize),
     /// The last character was written into the last column: the next one starts a new line.
     wrap: bool,
-    pub(crate) colored: bool,
+    pub colored: bool,
     /// Output is held back for a drawing in progress.
-    pub(crate) held: bool,
+    pub held: bool,
     /// Colours seen at any time.
-    pub(crate) colors: usize,
+    pub colors: usize,
     /// Whole drawings.
-    pub(crate) drawings: usize,
+    pub drawings: usize,
     /// Sequences no view should need: hidden cursors, other screens, titles …
-    pub(crate) strange: Vec<String>,
+    pub strange: Vec<String>,
     rest: Vec<u8>,
 }
 
 impl Screen {
-    pub(crate) fn new(columns: usize, rows: usize) -> Self {
+    pub fn new(columns: usize, rows: usize) -> Self {
         Screen {
             columns,
             rows,
@@ -45,19 +45,19 @@ impl Screen {
     }
 
     /// A terminal that keeps long lines when it becomes narrower.
-    pub(crate) fn resize(&mut self, columns: usize, rows: usize) {
+    pub fn resize(&mut self, columns: usize, rows: usize) {
         (self.columns, self.rows) = (columns, rows);
         self.top = (self.cursor.0 + 1).saturating_sub(rows).max(self.top);
     }
 
     /// The text of all lines, including those that have scrolled away.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let line = |l: &Vec<char>| l.iter().filter(|c| **c != '\0').collect::<String>().trim_end().to_owned();
         self.lines.iter().map(|l| line(l) + "\n").collect()
     }
 
     /// The lines at the bottom of the text, from the one that begins with `start`.
-    pub(crate) fn since(&self, start: &str) -> Vec<String> {
+    pub fn since(&self, start: &str) -> Vec<String> {
         let text = self.text();
         let lines: Vec<&str> = text.lines().collect();
         let from = lines.iter().rposition(|l| l.starts_with(start)).unwrap_or(lines.len());
@@ -65,7 +65,7 @@ impl Screen {
     }
 
     /// The problems with the final state of a terminal.
-    pub(crate) fn complaints(&self) -> Vec<String> {
+    pub fn complaints(&self) -> Vec<String> {
         let mut all = self.strange.clone();
         if self.colored {
             all.push("colours are still on".into());
@@ -83,7 +83,7 @@ impl Screen {
         all
     }
 
-    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
         let bytes = std::mem::take(&mut self.rest);
         let valid = match std::str::from_utf8(&bytes) {

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// The images in the archive.
-pub(super) const NAMES: [&str; 3] = ["localhost/busybox:1", "localhost/web:1", "localhost/pause:1"];
+pub const NAMES: [&str; 3] = ["localhost/busybox:1", "localhost/web:1", "localhost/pause:1"];
 
 /// Writes an archive with the image of the pods, and the pause image.
-pub(super) fn write_archive(path: &Path) {
+pub fn write_archive(path: &Path) {
     let configs = [
         json!({"Cmd": ["sh"]}),
         json!({"Cmd": ["sh"], "User": "web", "Env": ["PATH=/bin", "FROM=image"], "WorkingDir": "/home/web"}),
@@ -21,7 +21,7 @@ pub(super) fn write_archive(path: &Path) {
 }
 
 /// Writes `images`, each with busybox and a file of `ballast` incompressible bytes.
-pub(crate) fn write<'a>(path: &Path, images: impl Iterator<Item = (&'a str, Value)>, ballast: usize) {
+pub fn write<'a>(path: &Path, images: impl Iterator<Item = (&'a str, Value)>, ballast: usize) {
     let layer = layer(ballast);
     let diff_id = format!("sha256:{}", hex(&layer));
     let mut archive = tar::Builder::new(Vec::new());

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
-use crate::case::Case;
-use crate::run::Bench;
+use crate::conformance::case::Case;
+use crate::conformance::run::Bench;
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -25,8 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What runs the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(dead_code)] // Each program uses one of them.
-pub(crate) enum Agent {
+pub enum Agent {
     /// `outrigger run`.
     Foreground,
     /// A node for each case, killed and restarted at moments that depend on this seed and the name of the
@@ -36,7 +35,7 @@ pub(crate) enum Agent {
 
 impl Agent {
     /// Additional seconds for a case.
-    pub(crate) fn delay(self) -> f64 {
+    pub fn delay(self) -> f64 {
         match self {
             Agent::Foreground => 0.0,
             Agent::KilledNode { .. } => 60.0,
@@ -45,14 +44,14 @@ impl Agent {
 }
 
 /// The process that runs the pod of a case.
-pub(crate) enum Driver {
+pub enum Driver {
     Foreground(Child),
     Node(Box<KilledNode>),
 }
 
 impl Driver {
     /// Starts the pod. `out` receives the output.
-    pub(crate) fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> Result<Self, String> {
+    pub fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> Result<Self, String> {
         let manifest = dir.join("pod.json");
         let out = fs::File::create(dir.join("out")).map_err(|e| format!("prepare the case: {e}"))?;
         let grace = case.actions.iter().find_map(|a| a["grace"].as_u64());
@@ -78,7 +77,7 @@ impl Driver {
     }
 
     /// Whether the pod is over and nothing of it is left.
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         match self {
             Driver::Foreground(child) => matches!(child.try_wait(), Ok(Some(_))),
             Driver::Node(node) => node.has_ended(),
@@ -86,7 +85,7 @@ impl Driver {
     }
 
     /// The exit code of the command that received the pod, once it has ended.
-    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+    pub fn exit_code(&mut self) -> Option<i32> {
         match self {
             Driver::Foreground(child) => child.try_wait().ok().flatten().and_then(|status| status.code()),
             Driver::Node(node) => node.refused,
@@ -94,7 +93,7 @@ impl Driver {
     }
 
     /// Deletes the pod.
-    pub(crate) fn delete(&mut self) -> Result<(), String> {
+    pub fn delete(&mut self) -> Result<(), String> {
         match self {
             Driver::Foreground(child) => signal(child, Signal::TERM),
             Driver::Node(node) => return node.delete(),
@@ -103,7 +102,7 @@ impl Driver {
     }
 
     /// Stops what is still running, gently at first; anything left after that is a failure.
-    pub(crate) fn finish(&mut self) -> Vec<String> {
+    pub fn finish(&mut self) -> Vec<String> {
         match self {
             Driver::Foreground(child) => finish_run(child),
             Driver::Node(node) => node.finish(),
@@ -112,7 +111,7 @@ impl Driver {
 
     /// Whether the case cannot be judged: a hook was interrupted by the end of the node, and is not run a
     /// second time.
-    pub(crate) fn has_cut_a_hook_short(&self) -> bool {
+    pub fn has_cut_a_hook_short(&self) -> bool {
         match self {
             Driver::Foreground(_) => false,
             Driver::Node(node) => node.said().contains("hook was running when the node ended"),
@@ -161,7 +160,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// A node that is killed now and then, and restarted at once.
-pub(crate) struct KilledNode {
+pub struct KilledNode {
     binary: PathBuf,
     dir: PathBuf,
     pod: String,

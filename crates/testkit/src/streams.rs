@@ -4,12 +4,12 @@ use outrigger_runtime::{ContainerId, ExecStreamsRequest, Runtime, RuntimeError, 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
 /// A script to be run with its streams connected.
-pub(crate) fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> ExecStreamsRequest {
+pub fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> ExecStreamsRequest {
     ExecStreamsRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
 }
 
 /// Input, output and errors are complete and separate, and so is the end of the input.
-pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
+pub async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     // `tee` keeps reading while it writes.
     let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
     let mut attached = runtime.exec_streams(id, request).await.unwrap();
@@ -36,7 +36,7 @@ pub(crate) async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
 
 /// A container reports its usage, and a port of its pod can be reached. Its program serves `hello` on port
 /// 8080, and uses CPU.
-pub(crate) async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &SandboxId, id: &ContainerId) {
+pub async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &SandboxId, id: &ContainerId) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
         let stats = runtime.stats(id).await.unwrap();
@@ -64,5 +64,5 @@ pub(crate) async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &San
 }
 
 /// The program of [`use_and_ports_are_told`].
-pub(crate) const BUSY_SERVER: &str =
+pub const BUSY_SERVER: &str =
     "while :; do echo hello | nc -l -p 8080; done & i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; wait";

@@ -9,7 +9,7 @@ const IDS: &str = "/run/outrigger/ids";
 
 /// A description of what is left of the pods of a state directory. `sandboxes` are the ids of all it ever
 /// had.
-pub(crate) fn left(state: &Path, sandboxes: &[String]) -> Vec<String> {
+pub fn left(state: &Path, sandboxes: &[String]) -> Vec<String> {
     let mut left: Vec<String> =
         names(&state.join("pods")).into_iter().map(|pod| format!("files of {pod}")).collect();
     left.extend(mounts(state));
@@ -21,7 +21,7 @@ pub(crate) fn left(state: &Path, sandboxes: &[String]) -> Vec<String> {
 }
 
 /// Names of the entries of a directory.
-pub(crate) fn names(dir: &Path) -> Vec<String> {
+pub fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -62,11 +62,11 @@ fn processes(state: &Path, sandboxes: &[String]) -> Vec<String> {
 }
 
 /// The prefix of the ids of a sandbox's containers.
-pub(crate) fn container_prefix(sandbox: &str) -> String {
+pub fn container_prefix(sandbox: &str) -> String {
     sandbox.splitn(3, '-').take(2).collect::<Vec<_>>().join("-")
 }
 
-pub(crate) fn command_line(process: &Path) -> String {
+pub fn command_line(process: &Path) -> String {
     let line = fs::read(process.join("cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")
 }

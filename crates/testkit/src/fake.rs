@@ -6,27 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use outrigger_runtime::{
     Adopted, ContainerId, ContainerSpec, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Image,
-    ImageError, NetworkMode, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox,
-    SandboxId, SandboxSpec, Started, Stats,
+    ImageError, ProcessStreams, ProgressSink, PullRequest, Runtime, RuntimeError, Sandbox, SandboxId,
+    SandboxSpec, Started, Stats,
 };
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Instant;
-
-use crate::options::PodOptions;
-
-/// Options of a pod without a network.
-pub fn pod_options() -> PodOptions {
-    PodOptions {
-        grace_ms: None,
-        pull: None,
-        network: NetworkMode::None,
-        user_namespaces: Default::default(),
-        publish: Vec::new(),
-        pids_limit: None,
-        log_limits: Default::default(),
-    }
-}
 
 /// How a container behaves.
 #[derive(Debug, Clone)]

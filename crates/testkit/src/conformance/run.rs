@@ -7,39 +7,39 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::case::{self, Case};
-use crate::driver::{Agent, Driver};
-use crate::events::{self, Events, Log};
-use crate::status;
+use crate::conformance::case::{self, Case};
+use crate::conformance::driver::{Agent, Driver};
+use crate::conformance::events::{self, Events, Log};
+use crate::conformance::status;
 
 const POLL: Duration = Duration::from_millis(20);
 
 /// What all cases share.
-pub(crate) struct Bench {
-    pub(crate) binary: PathBuf,
-    pub(crate) image: String,
-    pub(crate) work: PathBuf,
+pub struct Bench {
+    pub binary: PathBuf,
+    pub image: String,
+    pub work: PathBuf,
     /// The prefix of the names of this bench's pods.
-    pub(crate) prefix: String,
-    pub(crate) lib: PathBuf,
-    pub(crate) extra_flags: Vec<String>,
+    pub prefix: String,
+    pub lib: PathBuf,
+    pub extra_flags: Vec<String>,
     /// What runs the pods.
-    pub(crate) agent: Agent,
+    pub agent: Agent,
 }
 
-pub(crate) fn open_to_all(dir: &Path) {
+pub fn open_to_all(dir: &Path) {
     fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open the directory");
 }
 
 /// Compares the events and the last status of a run with something else; returns the differences.
-pub(crate) type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
+pub type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
 
 /// Tries to play a case without a hook being cut short by the end of the node. After the first, the node is killed between
 /// hooks only.
 const TRIES: u64 = 6;
 
 /// Runs a case; an error is a readable description of the failure.
-pub(crate) fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), String> {
+pub fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), String> {
     for nth in 1.. {
         let mut run = Run::start(bench, case, nth)?;
         let played = judge(&mut run, compare);

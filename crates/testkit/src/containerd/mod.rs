@@ -1,7 +1,7 @@
 //! A separate containerd for a test: its root, state and socket are in a temporary directory, so that no
 //! other containerd of the machine is touched. Included by the tests that need one.
 
-pub(crate) mod image;
+pub mod image;
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -16,14 +16,14 @@ use outrigger_runtime::{PullPolicy, PullRequest, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The image of the pods: busybox with all its command names.
-pub(crate) const IMAGE: &str = "localhost/busybox:1";
+pub const IMAGE: &str = "localhost/busybox:1";
 
 /// Nothing here takes longer, unless it hangs.
 const DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A running containerd.
-pub(crate) struct Containerd {
+pub struct Containerd {
     dir: tempfile::TempDir,
     child: Option<Child>,
     subnet: Option<u8>,
@@ -33,12 +33,12 @@ pub(crate) struct Containerd {
 impl Containerd {
     /// Starts one and imports the images. Pods with their own network get it from a bridge named after
     /// `subnet`, the third number of 10.244.x.0/24; without it there is no network.
-    pub(crate) fn start(subnet: Option<u8>) -> Self {
+    pub fn start(subnet: Option<u8>) -> Self {
         Self::start_in(subnet, |_| {})
     }
 
     /// The same, in a directory that is prepared first: containerd's data is in `root` below it.
-    pub(crate) fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
+    pub fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("outrigger-cri-").tempdir().expect("a temporary directory");
         prepare(dir.path());
         let mut containerd = Containerd { dir, child: None, subnet, was_killed: false };
@@ -68,15 +68,15 @@ impl Containerd {
     }
 
     /// The directory that contains everything.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.dir().join("c.sock")
     }
 
-    pub(crate) fn endpoint(&self) -> String {
+    pub fn endpoint(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
 
@@ -122,7 +122,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     }
 
     /// Starts containerd again after [`Containerd::halt`].
-    pub(crate) fn go_on(&mut self) {
+    pub fn go_on(&mut self) {
         assert!(self.child.is_none(), "it runs");
         let log = fs::File::options().create(true).append(true).open(self.dir().join("log")).expect("a log");
         let child = Command::new("containerd")
@@ -139,7 +139,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     }
 
     /// Stops containerd with a signal; its containers keep running.
-    pub(crate) fn halt(&mut self, signal: Signal) {
+    pub fn halt(&mut self, signal: Signal) {
         self.was_killed |= signal == Signal::KILL;
         if let Some(mut child) = self.child.take() {
             kill_process(pid(child.id()), signal).expect("signal containerd");
@@ -148,12 +148,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     }
 
     /// Runs `ctr` in the namespace of Kubernetes.
-    pub(crate) fn ctr(&self, args: &[&str]) -> String {
+    pub fn ctr(&self, args: &[&str]) -> String {
         self.try_ctr(args).unwrap_or_else(|error| panic!("ctr {args:?}: {error}\n{}", self.log()))
     }
 
     /// The same, if it may fail: returns its error then.
-    pub(crate) fn try_ctr(&self, args: &[&str]) -> Result<String, String> {
+    pub fn try_ctr(&self, args: &[&str]) -> Result<String, String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
         let output = command.output().expect("ctr is installed");
@@ -164,18 +164,18 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
     }
 
     /// Existing containers and sandboxes.
-    pub(crate) fn containers(&self) -> Vec<String> {
+    pub fn containers(&self) -> Vec<String> {
         self.ctr(&["containers", "list", "--quiet"]).lines().map(str::to_owned).collect()
     }
 
     /// The log of containerd.
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
     /// Stops it; nothing of any pod may be left. A killed containerd may have forgotten a shim it was about
     /// to use, which holds nothing.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         let left = self.containers();
         assert!(left.is_empty(), "containers are left: {left:?}");
         let held = || -> Vec<String> {
@@ -299,7 +299,7 @@ fn descendants(of: Pid) -> Vec<Pid> {
 }
 
 /// Waits until a condition holds.
-pub(crate) fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !check() {
         assert!(Instant::now() < end, "not in time: {what}");

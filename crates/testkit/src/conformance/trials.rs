@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use libtest_mimic::{Failed, Trial};
 
-use crate::case::{self, Kubelet};
-use crate::run::{self, Bench};
+use crate::conformance::case::{self, Kubelet};
+use crate::conformance::run::{self, Bench};
 
 /// All cases, to be run on a bench.
-pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
+pub fn all(bench: &Arc<Bench>) -> Vec<Trial> {
     let mut trials = Vec::new();
     for folder in ["cases", "e2e", "dialects"] {
         for path in yaml_files(&top().join(folder)) {
@@ -30,7 +30,7 @@ pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
 }
 
 /// Where the cases are.
-pub(crate) fn top() -> PathBuf {
+pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance")
 }
 
