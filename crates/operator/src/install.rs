@@ -236,4 +236,5 @@ fn by_url(text: &str, url: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests read the files that users install")]
 mod tests;

@@ -16,6 +16,7 @@ mod frame;
 pub mod hint;
 mod ledger;
 mod line;
+#[allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "paces its drawing")]
 mod live;
 pub mod output;
 mod painter;

@@ -573,6 +573,7 @@ impl Write for Messages {
 }
 
 /// Whether the terminal can show more than ASCII, according to the environment.
+#[allow(clippy::disallowed_methods, reason = "a property of the terminal that is written to")]
 fn speaks_unicode() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);

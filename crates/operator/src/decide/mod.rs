@@ -22,6 +22,7 @@ pub mod request;
 pub mod serve;
 pub mod terminate;
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests read the specification")]
 mod tests;
 
 /// The longest message.
