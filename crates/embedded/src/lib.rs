@@ -42,6 +42,7 @@ mod socket;
 mod spawner;
 mod sys;
 mod userns;
+mod warning;
 
 pub use container::apparmor::{app_armor_fault, app_armor_is_active};
 pub use oci::{OciRuntime, OciRuntimes};

@@ -1,6 +1,6 @@
 //! The agent's connection to one shim.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,15 +19,12 @@ use super::protocol::{
     ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, attached_to, decode, encode,
 };
 use super::spawner::Spawner;
-use super::{layout, socket, sys};
+use super::{layout, socket, sys, warning};
 use outrigger_runtime::processes::Process;
 use outrigger_runtime::{
     ContainerId, ExecOutput, ExecRequest, ExecStreamsRequest, Exit, Input, Output, ProcessStreams,
     RuntimeError, WindowSize,
 };
-
-/// The most distinct warnings of shims that are passed on.
-const WARNINGS_MAX: usize = 100;
 
 /// The exit code of a process killed by SIGKILL.
 const KILLED: i32 = 137;
@@ -511,7 +508,7 @@ impl Driver {
                     let _ = waiting.send(result);
                 }
             }
-            Reply::Warning(text) => warn_once(text),
+            Reply::Warning(text) => warning::once(text),
         }
     }
 
@@ -575,16 +572,6 @@ async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<O
             rest = &rest[count..];
             fds.clear();
         }
-    }
-}
-
-/// The same warning applies to all containers of a machine.
-pub(super) fn warn_once(text: String) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut said = lock(&SAID);
-    if said.len() < WARNINGS_MAX && !said.contains(&text) {
-        tracing::warn!("{text}");
-        said.insert(text);
     }
 }
 

@@ -15,7 +15,7 @@ use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
 use super::userns::{Holder, Refusal, Seen, UserNamespace};
-use super::{layout, link, reclaim, rootless, sys, userns};
+use super::{layout, reclaim, rootless, sys, userns, warning};
 use outrigger_runtime::private;
 use outrigger_runtime::processes::kill_and_wait;
 use outrigger_runtime::{NetworkMode, Resources, SandboxSpec};
@@ -80,7 +80,7 @@ pub(crate) fn create(
     pin_namespaces(&state, spec, holder)?;
     reclaim::note(&spec.id.0, dir);
     for warning in cgroup::prepare_sandbox(hierarchies, &spec.id.0, &spec.resources) {
-        link::warn_once(warning);
+        warning::once(warning);
     }
     if spec.share_pid && !spec.host_pid {
         state.pid = Some(dir.join("ns/pid"));

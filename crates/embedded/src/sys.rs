@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::rootless;
 pub(crate) use outrigger_runtime::errno::errno_text;
+use outrigger_runtime::rootless;
 
 /// The new process of [`clone3`].
 pub(crate) enum Cloned {

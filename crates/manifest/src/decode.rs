@@ -17,9 +17,9 @@ use serde::de;
 use crate::Validate;
 use crate::diagnostic::Diagnostic;
 use crate::required::required_fields;
-use crate::scalar::{Resolved, is_quantity, is_yaml11_bool, resolve};
+use crate::scalar::{Resolved, Scalar, is_quantity, is_yaml11_bool, resolve};
 use crate::span::Span;
-use crate::tree::{Entry, Node, Scalar, Value};
+use crate::tree::{Entry, Node, Value};
 
 /// The maximum number of messages about one object that get a hint.
 const HINTS_MAX: usize = 200;

@@ -4,10 +4,9 @@ use std::fmt;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Element, Group, Level, Renderer, Snippet};
-use outrigger_lifecycle::{Finding, Severity};
+use outrigger_lifecycle::Severity;
 use serde_json::json;
 
-use crate::pod::PodManifest;
 use crate::span::{SourceFile, Span, floor_boundary};
 
 /// A longer line is only referred to, not shown: a manifest on one line would fill the terminal.
@@ -70,18 +69,6 @@ impl Diagnostic {
         let overlaps = |a: Span, b: Span| a.file == b.file && a.start < b.end && b.start < a.end;
         let errors = errors.iter().filter(|d| d.severity == Severity::Error).filter_map(|d| d.span);
         self.span.is_some_and(|span| errors.into_iter().any(|error| overlaps(span, error)))
-    }
-
-    /// A finding of the lifecycle rules, with its paths resolved to positions in the pod's manifest.
-    pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
-        Diagnostic {
-            severity: finding.severity,
-            code: Some(finding.name()),
-            message: finding.message.clone(),
-            span: Some(pod.point(&finding.path)),
-            labels: finding.related.iter().map(|(path, label)| (pod.point(path), label.clone())).collect(),
-            hint: finding.hint.clone(),
-        }
     }
 }
 

@@ -15,19 +15,18 @@
 //! assert_eq!(editor.finish(), expected);
 //! ```
 
-mod emit;
 mod layout;
 mod model;
 
 use outrigger_lifecycle::{FieldPath, Segment};
 use serde_json::Value as Json;
 
+use crate::emit::{self, Style};
 use crate::read::{ReadOptions, parse};
 use crate::span::SourceFile;
 use crate::tree::{Document, Entry, Node, Value};
 use crate::{Diagnostics, json};
-use emit::Style;
-pub use emit::flow_list;
+
 use layout::{
     after_colon, block_start, column, comments_end, dash, entry_end, first_on_line, last_on_line, line_end,
     line_start, newline, next_line, shift, used,

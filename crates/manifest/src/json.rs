@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::diagnostic::Diagnostic;
 use crate::limits::Limits;
+use crate::scalar::Scalar;
 use crate::span::Span;
-use crate::tree::{Document, Node, Scalar, Value};
+use crate::tree::{Document, Node, Value};
 use crate::yaml::{MapBuilder, Parsed};
 
 /// Whether a text looks like JSON.

@@ -3,8 +3,9 @@
 use outrigger_lifecycle::FieldPath;
 
 use crate::diagnostic::Diagnostic;
+use crate::scalar::Scalar;
 use crate::span::Span;
-use crate::tree::{Entry, Node, Scalar, Value};
+use crate::tree::{Entry, Node, Value};
 
 /// The group of Kruise's workloads, in all its versions.
 const GROUP: &str = "apps.kruise.io/";

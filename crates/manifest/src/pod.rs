@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use outrigger_lifecycle::{FieldPath, PodInput, Segment};
+use outrigger_lifecycle::{FieldPath, Finding, PodInput, Segment};
 
+use crate::diagnostic::Diagnostic;
 use crate::span::Span;
 use crate::tree::{Node, Value, Walk};
 
@@ -158,6 +159,20 @@ impl Origin {
                 Some(Walk { node: whole.node, key: whole.key, steps: 0 })
             }
             None => None,
+        }
+    }
+}
+
+impl Diagnostic {
+    /// A finding of the lifecycle rules, with its paths resolved to positions in the pod's manifest.
+    pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
+        Diagnostic {
+            severity: finding.severity,
+            code: Some(finding.name()),
+            message: finding.message.clone(),
+            span: Some(pod.point(&finding.path)),
+            labels: finding.related.iter().map(|(path, label)| (pod.point(path), label.clone())).collect(),
+            hint: finding.hint.clone(),
         }
     }
 }

@@ -1,7 +1,21 @@
 //! The meaning of an unquoted scalar. Kubernetes reads YAML with a YAML 1.1 parser, so `yes` is a boolean and
 //! `0644` is octal; reading them any other way would run a different pod than a cluster does.
 
-use crate::tree::Scalar;
+use std::sync::Arc;
+
+use crate::span::Span;
+
+/// A scalar whose type is not resolved yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalar {
+    /// Its text, with escapes resolved.
+    pub text: Arc<str>,
+    /// Written without quotes, so it may be a number, a boolean or null.
+    pub plain: bool,
+    /// The positions of the pieces of a text that are separated by line ends or `;`; empty for very long texts, and if
+    /// there is only one, unless that is in a block.
+    pub pieces: Arc<[Span]>,
+}
 
 /// The type of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outrigger_lifecycle::{FieldPath, Segment};
 
-use crate::scalar::{Resolved, resolve};
+use crate::scalar::{Resolved, Scalar, resolve};
 use crate::span::Span;
 
 /// One document of a source.
@@ -38,18 +38,6 @@ pub enum Value {
     Seq(Vec<Node>),
     /// A map, in the order written.
     Map(Vec<Entry>),
-}
-
-/// A scalar whose type is not resolved yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scalar {
-    /// Its text, with escapes resolved.
-    pub text: Arc<str>,
-    /// Written without quotes, so it may be a number, a boolean or null.
-    pub plain: bool,
-    /// The positions of the pieces of a text that are separated by line ends or `;`; empty for very long texts, and if
-    /// there is only one, unless that is in a block.
-    pub pieces: Arc<[Span]>,
 }
 
 /// One key and its value.

@@ -7,9 +7,10 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
 use crate::diagnostic::Diagnostic;
 use crate::limits::Limits;
+use crate::scalar::Scalar;
 use crate::scalar::resolve_plain;
 use crate::span::{Span, floor_boundary};
-use crate::tree::{Document, Entry, Node, Scalar, Value};
+use crate::tree::{Document, Entry, Node, Value};
 
 /// The documents of a source, and warnings about them (duplicate keys).
 #[derive(Debug, Default)]

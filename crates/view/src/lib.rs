@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analyze;
+mod chunk;
 pub mod events;
 mod frame;
 pub mod hint;

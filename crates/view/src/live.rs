@@ -12,10 +12,10 @@ use outrigger_lifecycle::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::PodView;
+use crate::chunk::{Chunk, Now};
 use crate::frame::{Size, frame};
 use crate::ledger::Ledger;
 use crate::line::Look;
-use crate::output::{Chunk, Now};
 use crate::painter::Painter;
 
 /// Pause between two frames: 20 per second are smooth enough.

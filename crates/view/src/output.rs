@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outrigger_lifecycle::trace::{LogStream, Record, TraceEvent, WorkloadRecord};
-use outrigger_lifecycle::{Observation, Plan, Time, Wait};
+use outrigger_lifecycle::{Observation, Plan, Wait};
 use outrigger_text::log_line::parse_line;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::chunk::Chunk;
+pub use crate::chunk::Now;
 use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
 use crate::summary::summary;
@@ -88,23 +90,6 @@ pub struct OutputOptions {
     pub labels: Labels,
     /// Where colours are wanted.
     pub colors: Colors,
-}
-
-/// Tells the time of a run.
-pub type Now = Arc<dyn Fn() -> Time + Send + Sync>;
-
-/// A message to the writing thread.
-pub(crate) enum Chunk {
-    /// For standard output, and what is dropped when it has been written.
-    Out(Vec<u8>, Option<Box<dyn Send>>),
-    /// For standard error.
-    Err(Vec<u8>),
-    /// The view has to be redrawn.
-    Changed,
-    /// The process was stopped and continued: another one may have used the terminal.
-    Continued,
-    /// The closing summary, for standard error.
-    Close(Vec<u8>, oneshot::Sender<()>),
 }
 
 /// Beginnings of lines, by pod and container.

@@ -20,7 +20,7 @@ use super::container::root::clone_mount;
 use super::fault::Fault;
 use super::oci::OciRuntime;
 use super::sys::{self, MOUNT_ATTR_IDMAP, MountAttr, errno_text, mount_setattr};
-use super::{link, rootless};
+use super::{rootless, warning};
 
 pub(crate) use ids::{DIRECTORY as IDS_DIRECTORY, reclaim as reclaim_ids, release, release_all};
 pub(crate) use owners::warn_of_owners;
@@ -139,7 +139,7 @@ impl Refusal {
             return Err(Fault::config(format!("hostUsers: false is refused: {}", self.why)));
         }
         if wanted == outrigger_runtime::UserNamespace::Auto {
-            link::warn_once(format!(
+            warning::once(format!(
                 "{} have no user namespace, so root in their containers is root on this machine: {}",
                 self.who, self.why
             ));

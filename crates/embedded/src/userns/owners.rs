@@ -4,14 +4,14 @@
 //! as the host's root. Such files belong to nobody in there, which is what the kernel makes of them.
 
 use super::{IDS, NOBODY};
-use crate::link;
+use crate::warning;
 use outrigger_images::ImageStore;
 use outrigger_runtime::Image;
 
 /// Says once that files of an image will not have their own owners in a pod with a user namespace.
 pub(crate) fn warn_of_owners(store: &ImageStore, image: &Image) {
     if let Some(text) = store.greatest_id(image).and_then(|id| warning(&image.reference, id)) {
-        link::warn_once(text);
+        warning::once(text);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use outrigger_lifecycle::{FieldPath, Segment};
 
-use crate::edit::flow_list;
+use crate::emit::flow_list;
 use crate::scalar::{Resolved, resolve};
 use crate::tree::{Entry, Node, Value};
 

@@ -6,7 +6,7 @@ use crate::scalar::{Resolved, resolve_plain};
 
 /// The style of inline text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Style {
+pub(crate) enum Style {
     /// A value behind `key: ` in block style.
     Block,
     /// Inside `{…}` or `[…]` of YAML.
@@ -16,7 +16,7 @@ pub(super) enum Style {
 }
 
 /// A value on one line.
-pub(super) fn inline(value: &Value, style: Style) -> String {
+pub(crate) fn inline(value: &Value, style: Style) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
@@ -44,7 +44,7 @@ pub fn flow_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Whether a value takes lines of its own in block style.
-pub(super) fn is_block(value: &Value) -> bool {
+pub(crate) fn is_block(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(entries) => !entries.is_empty(),
@@ -53,7 +53,7 @@ pub(super) fn is_block(value: &Value) -> bool {
 }
 
 /// The header and lines of a multi-line string as a block scalar, if it reads back the same.
-pub(super) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
+pub(crate) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
     let text = value.as_str().filter(|text| text.contains('\n'))?;
     let (header, body) = match text.strip_suffix('\n') {
         Some(body) => ("|", body),
@@ -69,7 +69,7 @@ pub(super) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
 }
 
 /// The lines of a value in block style, without indentation in front of the first column.
-pub(super) fn block(value: &Value) -> Vec<String> {
+pub(crate) fn block(value: &Value) -> Vec<String> {
     match value {
         Value::Object(entries) if !entries.is_empty() => {
             entries.iter().flat_map(|(key, value)| entry(key, value)).collect()
@@ -83,7 +83,7 @@ pub(super) fn block(value: &Value) -> Vec<String> {
 }
 
 /// The lines of `key: value`.
-pub(super) fn entry(key: &str, value: &Value) -> Vec<String> {
+pub(crate) fn entry(key: &str, value: &Value) -> Vec<String> {
     let key = string(key, Style::Block);
     if let Some((header, lines)) = literal(value) {
         let lines = lines.into_iter().map(|line| indent(2, line));
@@ -99,7 +99,7 @@ pub(super) fn entry(key: &str, value: &Value) -> Vec<String> {
 }
 
 /// The lines of `- value`.
-pub(super) fn item(value: &Value) -> Vec<String> {
+pub(crate) fn item(value: &Value) -> Vec<String> {
     let lines = block(value).into_iter().enumerate();
     lines.map(|(i, line)| if i == 0 { format!("- {line}") } else { indent(2, line) }).collect()
 }
@@ -109,7 +109,7 @@ fn indent(columns: usize, line: String) -> String {
 }
 
 /// A string, quoted if it must be.
-pub(super) fn string(text: &str, style: Style) -> String {
+pub(crate) fn string(text: &str, style: Style) -> String {
     if style != Style::Json && is_plain(text) {
         return text.to_owned();
     }
