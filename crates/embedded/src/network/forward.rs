@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::budget::{Budget, Share};
+use super::datagram::{DatagramSocket, Route};
 use super::enter::{connect_tcp, connect_udp};
 use super::idle::{Idle, IdleLimits, Watched};
 use super::publish;
@@ -155,13 +156,13 @@ impl Forwarders {
 /// An open port of the host.
 enum HostSocket {
     Tcp(TcpListener),
-    Udp(UdpSocket),
+    Udp(DatagramSocket),
 }
 
 impl HostSocket {
     async fn open(port: &PublishedPort) -> io::Result<HostSocket> {
         match port.udp {
-            true => UdpSocket::bind(port.host).await.map(HostSocket::Udp),
+            true => DatagramSocket::bind(port.host).await.map(HostSocket::Udp),
             false => TcpListener::bind(port.host).await.map(HostSocket::Tcp),
         }
     }
@@ -290,15 +291,15 @@ fn reset(client: TcpStream) {
     let _ = client.set_zero_linger();
 }
 
-type Peers = Arc<Mutex<HashMap<SocketAddr, mpsc::Sender<Vec<u8>>>>>;
+type Peers = Arc<Mutex<HashMap<Route, mpsc::Sender<Vec<u8>>>>>;
 
-async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
+async fn forward_udp(socket: Arc<DatagramSocket>, target: Arc<Target>) {
     let peers = Peers::default();
     let mut tasks = JoinSet::new();
     let mut buffer = vec![0; DATAGRAM_BYTES];
     loop {
         while tasks.try_join_next().is_some() {}
-        let (len, peer) = match socket.recv_from(&mut buffer).await {
+        let (len, route) = match socket.receive(&mut buffer).await {
             Ok(received) => received,
             Err(e) => {
                 // Errors of datagrams sent earlier are reported here; the socket itself is fine.
@@ -308,19 +309,19 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
         };
         let queue = {
             let mut known = peers.lock().unwrap_or_else(PoisonError::into_inner);
-            match known.get(&peer) {
+            match known.get(&route) {
                 Some(queue) => queue.clone(),
                 None => {
                     // With too many peers, a datagram of another is lost, as with a full socket.
-                    let Some(share) = target.budget.take(peer.ip(), PEER) else { continue };
+                    let Some(share) = target.budget.take(route.peer.ip(), PEER) else { continue };
                     let (queue, datagrams) = mpsc::channel(QUEUE_MAX);
-                    known.insert(peer, queue.clone());
+                    known.insert(route, queue.clone());
                     let (socket, target) = (Arc::clone(&socket), Arc::clone(&target));
-                    let forget = Forget { peers: Arc::clone(&peers), peer, _share: share };
+                    let forget = Forget { peers: Arc::clone(&peers), route, _share: share };
                     tasks.spawn(async move {
                         let forget = forget;
-                        if let Err(e) = serve_peer(&socket, forget.peer, &target, datagrams).await {
-                            tracing::debug!(error = %e, peer = %forget.peer, "forwarding datagrams");
+                        if let Err(e) = serve_peer(&socket, forget.route, &target, datagrams).await {
+                            tracing::debug!(error = %e, peer = %forget.route.peer, "forwarding datagrams");
                         }
                     });
                     queue
@@ -335,20 +336,20 @@ async fn forward_udp(socket: Arc<UdpSocket>, target: Arc<Target>) {
 /// Removes a peer from the list when its task ends, in any way.
 struct Forget {
     peers: Peers,
-    peer: SocketAddr,
+    route: Route,
     _share: Share,
 }
 
 impl Drop for Forget {
     fn drop(&mut self) {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.peer);
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.route);
     }
 }
 
 /// Forwards the datagrams of one peer in both directions until they stop, or until the pod refuses them.
 async fn serve_peer(
-    outside: &UdpSocket,
-    peer: SocketAddr,
+    outside: &DatagramSocket,
+    route: Route,
     target: &Target,
     mut datagrams: mpsc::Receiver<Vec<u8>>,
 ) -> io::Result<()> {
@@ -366,7 +367,7 @@ async fn serve_peer(
                     // Only while it is needed: there may be thousands of peers.
                     let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
                     match inside.try_recv_buf(&mut buffer) {
-                        Ok(_) => drop(outside.send_to(&buffer, peer).await?),
+                        Ok(_) => outside.answer(&buffer, route).await?,
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                         Err(e) => return Err(e),
                     }

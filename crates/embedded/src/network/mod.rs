@@ -14,6 +14,7 @@
 
 mod budget;
 mod conntrack;
+mod datagram;
 mod forward;
 mod harden;
 mod idle;

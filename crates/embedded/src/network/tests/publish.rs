@@ -234,11 +234,8 @@ fn pods_reach_published_ports_and_cannot_pass_for_others() {
                 for (from, seen) in [(&b, of_b), (&a, gateway.into())] {
                     let tcp = ask(Some(from), SocketAddr::new(to, tcp.port())).await.expect("tcp");
                     assert_eq!(tcp, format!("a {seen} hello"), "filtered: {filtered}, {to}");
-                    // What is forwarded in user space is answered from the address that leads to the client.
-                    if seen == at_b.ips[0] || to == gateway {
-                        let udp = ask_udp(Some(from), SocketAddr::new(to, udp.port())).await.expect("udp");
-                        assert_eq!(udp, format!("a {seen} hello"), "filtered: {filtered}, {to}");
-                    }
+                    let udp = ask_udp(Some(from), SocketAddr::new(to, udp.port())).await.expect("udp");
+                    assert_eq!(udp, format!("a {seen} hello"), "filtered: {filtered}, {to}");
                 }
             }
             // Directly, as ever.
@@ -251,6 +248,51 @@ fn pods_reach_published_ports_and_cannot_pass_for_others() {
             assert_eq!(ask(None, theirs).await.expect("world"), format!("world {HOST} hello"));
         });
     }
+}
+
+#[test]
+fn datagrams_are_answered_from_the_address_they_were_sent_to() {
+    on_a_host(async |host| {
+        let world = world(&host);
+        // A second address of the host, which the kernel would not answer from, and addresses of IPv6.
+        for (netns, name, last) in [(None, "up0", 1), (Some(&*world), "eth0", 2)] {
+            let add = |address: String| {
+                let added = std::process::Command::new("ip")
+                    .args(["address", "add", &address, "dev", name, "nodad"])
+                    .status();
+                assert!(added.expect("ip").success(), "{address}");
+                Ok(())
+            };
+            let both = || ["fd00::", "fd00::1"].iter().try_for_each(|net| add(format!("{net}{last}/64")));
+            match netns {
+                Some(netns) => super::super::enter::inside(netns, both),
+                None => both().and_then(|()| add("192.0.2.77/32".to_owned())),
+            }
+            .expect("addresses");
+        }
+        let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
+        let datagrams = serve_udp(&pod, SocketAddr::new(EVERYWHERE, 0), "udp");
+        let ports = [at(EVERYWHERE, datagrams, true), at(ip("::"), datagrams, true)];
+        // In user space only, as without root.
+        let budget = Budget::new(64);
+        let forwarders = Forwarders::open(attachment.ips[0], None, &ports, &budget).await.expect("open");
+        let [four, six] = forwarders.addresses() else { panic!("two ports") };
+        let gateway = attachment.subnet.expect("subnet").gateway();
+        let (world, here) = (Some(&*world), None);
+        for (from, to, port) in [
+            (world, HOST, four),
+            (world, "192.0.2.77", four),
+            (here, "127.0.0.9", four),
+            (world, "fd00::1", six),
+            (world, "fd00::11", six),
+            (world, "192.0.2.77", six),
+            (here, "::1", six),
+            (here, "127.0.0.9", six),
+        ] {
+            let answer = ask_udp(from, SocketAddr::new(ip(to), port.port())).await;
+            assert_eq!(answer, Some(format!("udp {gateway} hello")), "{to} on {port}");
+        }
+    });
 }
 
 #[test]
