@@ -19,6 +19,9 @@ pub(super) const CONFIG_SIZE_MAX: u64 = 16 << 20;
 /// More than any builder creates, and than overlayfs mounts.
 const LAYERS_MAX: usize = 500;
 
+/// The `schemaVersion` of manifests and indexes.
+const SCHEMA_VERSION: u32 = 2;
+
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -220,11 +223,26 @@ impl Fields {
     }
 
     fn document(self, shape: Shape) -> Result<Document, Fault> {
+        if let Some(version) = self.schema_version.filter(|version| *version != SCHEMA_VERSION) {
+            let is = shape.name();
+            return Err(ambiguous(&format!(
+                "its fields are those of {is}, whose schemaVersion is {SCHEMA_VERSION}, but it says {version}"
+            )));
+        }
         if shape == Shape::Index {
             return Ok(Document::Index(self.manifests.unwrap_or_default()));
         }
         let config = self.config.ok_or_else(neither)?;
         let layers = self.layers.unwrap_or_default();
+        // Programs that go by the type would look for another image in it.
+        for part in layers.iter().chain([&config]) {
+            if let Ok(Some(shape)) = Shape::of(&bare(&part.media_type), Announcer::Itself) {
+                let (digest, is) = (&part.digest, shape.name());
+                return Err(ambiguous(&format!(
+                    "it uses {digest} as a part of the image, and says that it is {is}"
+                )));
+            }
+        }
         if layers.len() > LAYERS_MAX {
             return Err(too_many_layers(layers.len()));
         }
@@ -486,6 +504,7 @@ mod tests {
     #[test]
     fn a_document_is_one_thing_whoever_reads_it() {
         let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of(b""));
+        let of_type = |media_type: &str| blob.replace('}', &format!(r#","mediaType":"{media_type}"}}"#));
         let manifest = format!(r#""config":{blob},"layers":[]"#);
         let index = r#""manifests":[]"#;
         let typed = |media_type: &str, fields: &str| format!(r#"{{"mediaType":"{media_type}",{fields}}}"#);
@@ -497,6 +516,10 @@ mod tests {
             format!(r#"{{{manifest},"fsLayers":[]}}"#),
             format!(r#"{{"schemaVersion":1,"fsLayers":[],{index}}}"#),
             format!(r#"{{"mediatype":"{OCI_INDEX}",{manifest}}}"#),
+            format!(r#"{{"schemaVersion":1,{manifest}}}"#),
+            format!(r#"{{"schemaVersion":3,{index}}}"#),
+            format!(r#"{{"config":{},"layers":[]}}"#, of_type(OCI_INDEX)),
+            format!(r#"{{"config":{blob},"layers":[{blob},{}]}}"#, of_type(DOCKER_MANIFEST)),
             typed(OCI_INDEX, &manifest),
             typed(DOCKER_INDEX, &manifest),
             typed(OCI_MANIFEST, index),
