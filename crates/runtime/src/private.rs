@@ -147,6 +147,7 @@ mod tests {
             fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
             let error = state_dir(&inside).unwrap_err().to_string();
             assert!(error.contains(&format!("chmod go-w {}", path.display())), "{way}: {error}");
+            assert!(!inside.exists(), "nothing is created there");
         }
         if rustix::process::geteuid().is_root() {
             directory(&at("theirs"), 0o700);

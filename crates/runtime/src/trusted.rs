@@ -41,12 +41,15 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// inside of the directory only.
 ///
 /// # Errors
-/// It cannot be read, it is a link that leads out, or another user could change it.
+/// It cannot be read, it is a link that leads out, it has other names, or another user could change it.
 pub fn open_in(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> io::Result<File> {
     let found = Walk::below(dir, at)?.to(Path::new(name), Missing::IsAnError)?;
     let stat = fstat(&found.fd)?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => return open_checked(&found, &stat),
+        FileType::RegularFile => {
+            check_names(&found, &stat)?;
+            return open_checked(&found, &stat);
+        }
         FileType::Directory => "directory",
         FileType::Fifo => "fifo",
         FileType::Socket => "socket",
@@ -69,6 +72,25 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 /// caller to check.
 pub(crate) fn make_dir(path: &Path) -> io::Result<OwnedFd> {
     readable(&Walk::from_root()?.to(path, Missing::IsCreated)?.fd, OFlags::DIRECTORY)
+}
+
+/// Refuses a file with several names. Whoever once could write to the directory may have linked a file of somebody else there,
+/// whose owner and mode are beyond doubt, and whose content nobody meant to be obeyed or shown.
+fn check_names(found: &Place, stat: &Stat) -> io::Result<()> {
+    let names = stat.st_nlink;
+    if names <= 1 {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "it has {names} names (hard links), so it may be another file of this machine; {}",
+        replace(found)
+    )))
+}
+
+/// The fix for a file. Whoever has opened it for writing can still do so when it is somebody else's.
+fn replace(file: &Place) -> String {
+    let path = file.path.display();
+    format!("look at it, and put a copy in its place: cp {path} {path}.copy && mv {path}.copy {path}")
 }
 
 fn open_checked(found: &Place, stat: &Stat) -> io::Result<File> {
@@ -132,11 +154,11 @@ impl Walk {
                 self.up(&last_target)?;
                 continue;
             }
+            let here = self.here();
+            // Before anything is created there. In a directory like /tmp it counts whose the next one is.
+            check(here, &fstat(&here.fd)?, WritableBy::AnyoneIfSticky)?;
             let next = self.step(&name, missing)?;
             let stat = fstat(&next.fd)?;
-            let here = self.here();
-            // Whose it is decides whether others could have put it into a directory like /tmp.
-            check(here, &fstat(&here.fd)?, WritableBy::AnyoneIfSticky)?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Symlink => {
                     check_owner(&next, &stat)?;
@@ -262,9 +284,11 @@ fn check(place: &Place, stat: &Stat, allowed: WritableBy) -> io::Result<()> {
         return Ok(());
     }
     let path = place.path.display();
-    Err(io::Error::other(format!(
-        "{path} has mode {mode:o}: {who} can change what is there; choose another place, or close it: chmod go-w {path}"
-    )))
+    let fix = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => replace(place) + &format!(" && chmod go-w {path}"),
+        _ => format!("choose another place, or close it: chmod go-w {path}"),
+    };
+    Err(io::Error::other(format!("{path} has mode {mode:o}: {who} can change what is there; {fix}")))
 }
 
 fn check_owner(place: &Place, stat: &Stat) -> io::Result<()> {
@@ -272,16 +296,18 @@ fn check_owner(place: &Place, stat: &Stat) -> io::Result<()> {
         return Ok(());
     }
     let (path, user) = (place.path.display(), stat.st_uid);
-    let link = if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink { "-h " } else { "" };
-    Err(io::Error::other(format!(
-        "{path} belongs to user {user}, who can change what is there; choose another place, or take it over: \
-         chown {link}{} {path}",
-        if rustix::process::geteuid().is_root() {
-            "root".to_owned()
-        } else {
-            rootless::real_uid().to_string()
-        },
-    )))
+    let new_owner = match rustix::process::geteuid().is_root() {
+        true => "root".to_owned(),
+        false => rootless::real_uid().to_string(),
+    };
+    let take_over =
+        |link: &str| format!("choose another place, or take it over: chown {link}{new_owner} {path}");
+    let fix = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => replace(place),
+        FileType::Symlink => take_over("-h "),
+        _ => take_over(""),
+    };
+    Err(io::Error::other(format!("{path} belongs to user {user}, who can change what is there; {fix}")))
 }
 
 /// Root, and this user. In a user namespace root of the machine has no number of its own.

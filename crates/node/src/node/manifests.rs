@@ -216,9 +216,11 @@ fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, String> 
     String::from_utf8(bytes).map_err(|e| format!("is not text: {e}"))
 }
 
-/// Owner and mode, which decide whether something is trusted.
+/// Owner, mode and number of names, which decide whether something is trusted.
 fn access(meta: &Metadata) -> i128 {
-    i128::from(meta.uid()) << 32 | i128::from(meta.mode())
+    // Directories have a name for each directory in them.
+    let names = if meta.is_dir() { 0 } else { i128::from(meta.nlink()) };
+    names << 64 | i128::from(meta.uid()) << 32 | i128::from(meta.mode())
 }
 
 /// Whether a file is a manifest by its name; editors create other files next to it.

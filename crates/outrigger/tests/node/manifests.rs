@@ -60,7 +60,13 @@ fn links(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
     fs::write(there.join("hard"), saying(bench, "hard", "hard one")).expect("write");
     fs::write(there.join("soft"), saying(bench, "soft", "soft one")).expect("write");
+    // A hard link may be any file of this machine.
     fs::hard_link(there.join("hard"), dir.join("hard.yaml")).expect("a link");
+    node.until("it is refused", |node| {
+        node.said().contains("hard.yaml cannot be read: it has 2 names (hard links)")
+    });
+    assert!(node.pod("hard").is_none(), "{}", node.said());
+    fs::remove_file(there.join("hard")).expect("remove");
     says(&node, "hard", "hard one");
     symlink(".there/soft", dir.join("soft.yaml")).expect("a link");
     says(&node, "soft", "soft one");

@@ -93,6 +93,8 @@ fn files_are_read_inside_of_their_directory() {
     symlink(dir.join("../secret"), dir.join("back")).unwrap();
     symlink(base.path().join("secret"), dir.join("beside")).unwrap();
     symlink(&dir, base.path().join("other")).unwrap();
+    fs::hard_link(base.path().join("secret"), dir.join("hard")).unwrap();
+    symlink("hard", dir.join("to-hard")).unwrap();
     let fd = open_dir(&dir).unwrap();
     let open = |name: &str| open_in(fd.as_fd(), &dir, OsStr::new(name)).map(drop).map_err(|e| e.to_string());
     assert_eq!((open("plain"), open("map")), (Ok(()), Ok(())));
@@ -107,12 +109,19 @@ fn files_are_read_inside_of_their_directory() {
         ("absolute", "it is a link to /etc/passwd, which is outside"),
         ("open", "chmod go-w"),
         ("..1", "it is a directory, not a file"),
+        ("hard", "it has 2 names (hard links)"),
+        ("to-hard", "it has 2 names (hard links)"),
     ] {
         let said = open(name).unwrap_err();
         assert!(said.contains(why), "{name}: {said}");
     }
+    fs::remove_file(base.path().join("secret")).unwrap();
+    assert_eq!(open("hard"), Ok(()), "it has no other name any more");
     if rustix::process::geteuid().is_root() {
         chown(dir.join("plain"), Some(1234), None).unwrap();
-        assert!(open("plain").unwrap_err().contains("belongs to user 1234"));
+        let said = open("plain").unwrap_err();
+        assert!(said.contains("belongs to user 1234"), "{said}");
+        // Who has opened a file for writing can still do so when it has another owner.
+        assert!(said.contains("put a copy in its place: cp ") && !said.contains("chown"), "{said}");
     }
 }
