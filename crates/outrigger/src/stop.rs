@@ -1,10 +1,10 @@
 //! `outrigger stop`: stops pods and workloads of a run, in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use outrigger_embedded::{KilledPod, killed_runs};
+use outrigger_embedded::{KilledPod, KilledRun, killed_runs};
 use outrigger_node::control::{Answer, Connection, Named, Object, PodState, Request, Run, RunName, Selector};
 
 use crate::outcome::{Failure, Outcome};
@@ -22,7 +22,7 @@ Examples:
   outrigger stop web --grace-period 0   kill it
   outrigger stop deploy/web             stop a Deployment with all its pods
   outrigger stop -l app=web             stop the pods with a label
-  outrigger stop run/k3v9x0aq           stop a detached run with all its pods
+  outrigger stop run/k3v9x0aq           stop a run with all its pods, as `outrigger ps` shows it
   outrigger stop --all                  stop everything
 
 Pods of a foreground run that was killed are being stopped in order already; a grace period given here shortens theirs.
@@ -30,7 +30,8 @@ Pods of a foreground run that was killed are being stopped in order already; a g
 A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
 terminal of the run stops everything.")]
 pub(crate) struct Args {
-    /// A pod, or a workload or detached run with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, run/ID, ….
+    /// A pod, or a workload or run with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, run/ID, …. The ID of a run in the
+    /// foreground is its process ID.
     #[arg(value_name = "POD", required_unless_present_any = ["selector", "all"], conflicts_with_all = ["selector", "all"])]
     pod: Option<Object>,
     /// The pods with these labels, for example app=web or 'tier in (front,back),!canary'.
@@ -55,14 +56,21 @@ pub(crate) struct Args {
 impl Args {
     /// The pods of killed runs that are meant. Only their names are known, not their labels or workloads.
     fn killed(&self) -> Vec<KilledPod> {
-        let is_named = |pod: &KilledPod| self.all || self.pod.as_ref().is_some_and(|o| o.is_pod(&pod.name));
+        let is_named = |run: &KilledRun, pod: &KilledPod| {
+            let is_it =
+                |o: &Object| o.is_pod(&pod.name) || o.run().is_some_and(|name| name.is_process(run.pid));
+            self.all || self.pod.as_ref().is_some_and(is_it)
+        };
         let in_namespace =
             |pod: &KilledPod| self.place.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
         let dir = self.place.dir();
         let runs =
             killed_runs().into_iter().filter(|run| dir.as_ref().is_none_or(|dir| *dir == run.state_dir));
         let runs = runs.filter(|run| self.place.run.as_ref().is_none_or(|wanted| wanted.is_process(run.pid)));
-        runs.flat_map(|run| run.pods).filter(|pod| is_named(pod) && in_namespace(pod)).collect()
+        let meant = |run: KilledRun| -> Vec<KilledPod> {
+            run.pods.iter().filter(|pod| is_named(&run, pod) && in_namespace(pod)).cloned().collect()
+        };
+        runs.flat_map(meant).collect()
     }
 
     fn say(&self, text: &str) {
@@ -104,7 +112,12 @@ async fn stop(args: Args) -> Result<(), Failure> {
     let object = args.pod.as_ref().filter(|object| object.is_workload());
     if let (Some(object), Some((run, pod))) = (object, pods.first()) {
         let (name, request) = match object.run() {
-            Some(id) => (format!("run {id}"), Request::StopRun { run: Some(id.to_owned()), grace_ms }),
+            Some(_) if args.place.namespace.is_some() => {
+                return stop_with_workloads(&args, &pods, grace_ms).await;
+            }
+            Some(name) => {
+                (format!("run {name}"), Request::StopRun { run: name.id().map(str::to_owned), grace_ms })
+            }
             None => {
                 let name = pod.workload.as_deref().unwrap_or(&pod.name).to_owned();
                 (name, Request::StopWorkload { pod: pod.number, grace_ms })
@@ -129,6 +142,30 @@ async fn stop(args: Args) -> Result<(), Failure> {
         if let Some(workload) = pod.workload.as_ref().filter(|_| waited) {
             args.say(&format!("{workload} may replace it"));
         }
+    }
+    Ok(())
+}
+
+/// Stops pods, and with a pod of a workload the whole workload, which would replace it.
+async fn stop_with_workloads(
+    args: &Args,
+    pods: &[(&Run, &PodState)],
+    grace_ms: Option<u64>,
+) -> Result<(), Failure> {
+    let mut asked = Vec::new();
+    let mut workloads = BTreeSet::new();
+    for (run, pod) in pods.iter().filter(|(_, pod)| !pod.over) {
+        if let Some(workload) = &pod.workload
+            && !workloads.insert((run.state.pid, &pod.run, &pod.namespace, workload))
+        {
+            continue;
+        }
+        let request = Request::StopWorkload { pod: pod.number, grace_ms };
+        let connection = run.ask(&request).await.map_err(runs::refused)?;
+        asked.push((pod.workload.as_deref().unwrap_or(&pod.name), connection));
+    }
+    for (name, connection) in asked {
+        wait(args, name, connection).await?;
     }
     Ok(())
 }
@@ -162,8 +199,22 @@ async fn stop_all(
     killed: &[KilledPod],
     grace_ms: Option<u64>,
 ) -> Result<(), Failure> {
-    let mut asked = Vec::new();
     let wanted = args.place.run.as_ref();
+    if let Some(namespace) = &args.place.namespace {
+        let pods = runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
+        let is_meant = |(run, pod): &(&Run, &PodState)| {
+            !pod.over && pod.namespace == *namespace && wanted.is_none_or(|wanted| wanted.has(run, pod))
+        };
+        let pods: Vec<_> = pods.filter(is_meant).collect();
+        if pods.is_empty() && killed.is_empty() {
+            args.say(&format!("nothing to stop: no pods are running in namespace {namespace}"));
+        }
+        shorten(args, killed)?;
+        stop_with_workloads(args, &pods, grace_ms).await?;
+        wait_for_killed(args, killed).await;
+        return Ok(());
+    }
+    let mut asked = Vec::new();
     let is_meant = |run: &&Run| match wanted {
         Some(wanted) => {
             wanted.is_process(run.state.pid) || run.state.pods.iter().any(|pod| wanted.has(run, pod))

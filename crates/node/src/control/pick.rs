@@ -94,6 +94,8 @@ pub enum Named {
 pub struct Object {
     kind: &'static str,
     name: String,
+    /// Set if it is a run.
+    run: Option<RunName>,
 }
 
 /// A kind of OpenKruise that runs as a Deployment or, if its pods have claims, as a StatefulSet.
@@ -109,8 +111,9 @@ const KINDS: [(&str, &[&str]); 9] = [
     ("Job", &["job", "jobs"]),
     ("CronJob", &["cj", "cronjob", "cronjobs"]),
     (CLONE_SET, &["clone", "cloneset", "clonesets"]),
-    ("Run", &["run", "runs"]),
+    (RUN, &["run", "runs"]),
 ];
+const RUN: &str = "Run";
 
 impl std::str::FromStr for Object {
     type Err = String;
@@ -129,10 +132,11 @@ impl std::str::FromStr for Object {
                 (*kind, name)
             }
         };
-        match name.is_empty() || name.contains('/') {
-            true => Err("expected POD or KIND/NAME, for example deploy/web".to_owned()),
-            false => Ok(Object { kind, name: name.to_owned() }),
+        if name.is_empty() || name.contains('/') {
+            return Err("expected POD or KIND/NAME, for example deploy/web".to_owned());
         }
+        let run = (kind == RUN).then(|| name.parse()).transpose()?;
+        Ok(Object { kind, name: name.to_owned(), run })
     }
 }
 
@@ -147,15 +151,18 @@ impl Object {
         !self.is_workload() && self.name == name
     }
 
-    /// The run of a node it names, if any.
-    pub fn run(&self) -> Option<&str> {
-        (self.kind == "Run").then_some(&*self.name)
+    /// The run it names, if any.
+    pub fn run(&self) -> Option<&RunName> {
+        self.run.as_ref()
     }
 
-    fn has(&self, pod: &PodState) -> bool {
-        match self.is_workload() {
-            true => self.runs_as().iter().any(|kind| pod.owners.contains(&format!("{kind}/{}", self.name))),
-            false => pod.name == self.name,
+    fn has(&self, (run, pod): Found1<'_>) -> bool {
+        let is_owner = |kind: &&str| pod.owners.contains(&format!("{kind}/{}", self.name));
+        match &self.run {
+            // Not by its owners, which are the author's to write.
+            Some(name) => name.has(run, pod),
+            None if self.is_workload() => self.runs_as().iter().any(is_owner),
+            None => pod.name == self.name,
         }
     }
 
@@ -172,19 +179,20 @@ type Found1<'a> = (&'a Run, &'a PodState);
 
 impl Found {
     /// The selected pods; ended ones only if there are no others. Returns at least one pod, otherwise an
-    /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace.
+    /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace; a run is all
+    /// its pods.
     pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, String> {
         let all = self.runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
         let is_in_run =
             |(run, pod): &Found1<'_>| which.run.as_ref().is_none_or(|wanted| wanted.has(run, pod));
         let all: Vec<Found1<'_>> = all.filter(is_in_run).collect();
         let in_namespace = |pod: &PodState| which.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
-        let is_meant = |pod: &PodState| match &which.what {
-            Named::Object(object) => object.has(pod),
-            Named::Labels(selector) => selector.matches(&pod.labels),
+        let is_meant = |found: Found1<'_>| match &which.what {
+            Named::Object(object) => object.has(found),
+            Named::Labels(selector) => selector.matches(&found.1.labels),
         };
         let meant: Vec<_> =
-            all.iter().copied().filter(|(_, pod)| is_meant(pod) && in_namespace(pod)).collect();
+            all.iter().copied().filter(|found| is_meant(*found) && in_namespace(found.1)).collect();
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
             // All that ended. What a name means is in one run, and the last is meant.
@@ -208,7 +216,12 @@ impl Found {
     }
 
     fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> String {
-        if let Some(run) = which.run.as_ref().filter(|_| all.is_empty()) {
+        let named = match &which.what {
+            Named::Object(object) => object.run(),
+            Named::Labels(_) => None,
+        };
+        let is_missing = |run: &&RunName| !all.iter().any(|(of, pod)| run.has(of, pod));
+        if let Some(run) = which.run.as_ref().or(named).filter(is_missing) {
             let names = |run: &Run| -> Vec<String> {
                 let mut names: Vec<String> =
                     run.state.pods.iter().filter_map(|pod| pod.run.clone()).collect();
@@ -277,6 +290,9 @@ fn written(owner: &str) -> Option<(&str, String)> {
 /// Pods of one name or workload; an error if several runs or namespaces have it.
 fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, String> {
     let Some((first, one)) = there.first().copied() else { return Ok(there) };
+    if object.run.is_some() {
+        return Ok(there);
+    }
     let shown = match object.is_workload() {
         true => format!("{}/{}", object.kind, object.name),
         false => format!("pod {:?}", object.name),
@@ -435,7 +451,13 @@ mod tests {
         ]);
         let live = found(&[("db-0", "StatefulSet/db", a, false), ("db-0", "StatefulSet/db", b, false)]);
         type Row<'r> = (&'r Found, &'r str, Option<&'r str>, Result<&'r [usize], &'r str>);
-        let table: [Row<'_>; 8] = [
+        let table: [Row<'_>; 13] = [
+            // A run, by its id, or all of one process.
+            (&live, "run/aaaaaaaa", None, Ok(&[0])),
+            (&live, "run/7", None, Ok(&[0, 1])),
+            (&live, "run/7", Some(b), Ok(&[1])),
+            (&live, "run/8", None, Err("no run 8; your runs: aaaaaaaa, bbbbbbbb")),
+            (&live, "run/cccccccc", None, Err("no run cccccccc; your runs: aaaaaaaa, bbbbbbbb")),
             // What has ended: the last run is meant.
             (&ended, "job/report", None, Ok(&[2, 3])),
             (&ended, "job/report", Some(a), Ok(&[0])),
@@ -512,26 +534,33 @@ mod tests {
             ("asts/db", "StatefulSet", "db"),
             ("run/k3v9x0aq", "Run", "k3v9x0aq"),
         ] {
-            assert_eq!(text.parse(), Ok(Object { kind, name: name.to_owned() }), "{text}");
+            let object: Object = text.parse().unwrap();
+            assert_eq!((object.kind, &*object.name), (kind, name), "{text}");
         }
         for (text, why) in [
             ("svc/web", "unknown kind \"svc\"; use one of po, deploy, rs, sts, ds, job, cj, clone, run"),
             ("deploy/", "expected POD or KIND/NAME, for example deploy/web"),
+            ("run/web", "expected a process ID, or the id of a run of a node; `outrigger ps` shows both"),
             ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj, clone, run"),
         ] {
             assert_eq!(text.parse::<Object>(), Err(why.to_owned()), "{text}");
         }
         let mut of_job = pod(&[]);
-        of_job.owners = vec!["Job/report".to_owned()];
-        assert!("job/report".parse::<Object>().unwrap().has(&of_job));
-        assert!(!"job/p".parse::<Object>().unwrap().has(&of_job));
-        assert!("p".parse::<Object>().unwrap().has(&of_job));
+        // The author writes the owners: they decide nothing about runs.
+        of_job.owners = vec!["Job/report".to_owned(), "Run/k3v9x0aq".to_owned()];
+        let node = found(&[]);
+        let run = &node.runs[0];
+        for (text, expected) in
+            [("job/report", true), ("job/p", false), ("p", true), ("run/7", true), ("run/k3v9x0aq", false)]
+        {
+            assert_eq!(text.parse::<Object>().unwrap().has((run, &of_job)), expected, "{text}");
+        }
         // It runs as one of these.
         for owner in ["Deployment/web", "StatefulSet/web"] {
             let mut of_clone_set = pod(&[]);
             of_clone_set.owners = vec![owner.to_owned()];
-            assert!("cloneset/web".parse::<Object>().unwrap().has(&of_clone_set), "{owner}");
-            assert!(!"cloneset/db".parse::<Object>().unwrap().has(&of_clone_set), "{owner}");
+            assert!("cloneset/web".parse::<Object>().unwrap().has((run, &of_clone_set)), "{owner}");
+            assert!(!"cloneset/db".parse::<Object>().unwrap().has((run, &of_clone_set)), "{owner}");
         }
     }
 }

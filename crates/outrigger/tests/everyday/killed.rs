@@ -268,9 +268,11 @@ fn grace(bench: &Bench, name: &str) {
     assert_eq!(killed.stops(), ["proxy"], "what does not listen is killed, the others are told");
 }
 
-/// Pods that would take an hour: one is killed by name, one with all others, one gets a second.
+/// Pods that would take an hour: one is killed by name, one with all others, one with its run, one gets a second.
 fn hurried(bench: &Bench, name: &str) {
-    for (which, grace, told) in [("name", "0", false), ("all", "0", false), ("second", "1", true)] {
+    for (which, grace, told) in
+        [("name", "0", false), ("all", "0", false), ("run", "0", false), ("second", "1", true)]
+    {
         // Where no other test looks for runs; `--run` keeps away from pods of other killed runs.
         let killed = Killed::new(bench, &format!("{name}_{which}"));
         let mut spec = native(&killed);
@@ -282,7 +284,12 @@ fn hurried(bench: &Bench, name: &str) {
         run.signal(Signal::KILL);
         run.end();
         let pid = run.pid().to_string();
-        let what = if which == "all" { "--all" } else { killed.name.as_str() };
+        let of_run = format!("run/{pid}");
+        let what = match which {
+            "all" => "--all",
+            "run" => &of_run,
+            _ => &killed.name,
+        };
         let said = say(bench, &["stop", what, "--run", &pid, "--grace-period", grace]);
         assert_eq!(said.code, 0, "{which}: {said:?}");
         assert!(said.err.ends_with(&format!("{} is gone\n", killed.name)), "{which}: {said:?}");
