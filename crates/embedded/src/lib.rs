@@ -21,6 +21,7 @@
 mod cgroup;
 mod container;
 pub mod doctor;
+mod elsewhere;
 mod fault;
 #[doc(hidden)]
 pub mod fuzz;

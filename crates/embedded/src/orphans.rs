@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::cgroup::Hierarchies;
 use super::protocol::{ContainerState, ProcessRecord};
-use super::{layout, sandbox, userns};
+use super::{elsewhere, layout, sandbox, userns};
 use outrigger_runtime::ownership::lock_orphan;
 use outrigger_runtime::processes::{self, Process};
 use outrigger_runtime::{SandboxId, mounts};
@@ -20,12 +20,14 @@ pub(crate) struct Orphan {
     _lock: OwnedFd,
 }
 
-/// The pods below a directory that have no owner.
-pub(crate) fn find(pods: &Path) -> Vec<Orphan> {
+/// The pods below a directory that have no owner. One that runs in another mount namespace is left to those who see it: it
+/// could not be stopped in order from here.
+pub(crate) fn find(pods: &Path, hierarchies: &Hierarchies) -> Vec<Orphan> {
     let Ok(entries) = fs::read_dir(pods) else { return Vec::new() };
     let orphan = |entry: fs::DirEntry| {
         let (dir, id) = (entry.path(), SandboxId(entry.file_name().to_string_lossy().into_owned()));
-        lock_orphan(&dir).ok()?.map(|lock| Orphan { id, dir, _lock: lock })
+        let lock = lock_orphan(&dir).ok()??;
+        elsewhere::of_pod(&dir, hierarchies).is_none().then_some(Orphan { id, dir, _lock: lock })
     };
     entries.flatten().filter_map(orphan).collect()
 }
@@ -52,7 +54,8 @@ pub fn is_running(state_dir: &Path, pod: &str) -> Option<bool> {
         let state: ContainerState = layout::read_json(&state).unwrap_or_default();
         state.shim.into_iter().chain(state.init).any(|process| process.is_alive())
     };
-    Some(layout::containers(&dir).iter().any(is_alive))
+    let is_elsewhere = || elsewhere::of_pod(&dir, &Hierarchies::detect()).is_some();
+    Some(layout::containers(&dir).iter().any(is_alive) || is_elsewhere())
 }
 
 /// Ends the shims and containers of a pod that no agent is connected to.
@@ -84,9 +87,9 @@ mod tests {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
         fs::write(dir.path().join("file"), "").unwrap();
-        let found = find(dir.path());
+        let found = find(dir.path(), &Hierarchies::default());
         assert_eq!(found.iter().map(|orphan| orphan.id.0.as_str()).collect::<Vec<_>>(), ["full"]);
-        assert!(find(dir.path()).is_empty(), "somebody is at it");
+        assert!(find(dir.path(), &Hierarchies::default()).is_empty(), "somebody is at it");
         found[0].remove(&Hierarchies::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "only the file is left");
     }

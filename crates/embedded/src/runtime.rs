@@ -21,7 +21,7 @@ use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
 use super::shim::ID_MAX;
 use super::spawner::Spawner;
-use super::{hurry, layout, reclaim, rootless, sandbox, userns};
+use super::{elsewhere, hurry, layout, reclaim, rootless, sandbox, userns};
 use outrigger_images::{ImageLimits, ImageStore};
 use outrigger_runtime::netns::connect_loopback;
 use outrigger_runtime::ownership::Claims;
@@ -124,11 +124,16 @@ impl EmbeddedRuntime {
             RuntimeError::Config(format!("cannot keep pods in {}: {error}", pods.display()))
         })?;
         layout::spread(&pods);
+        let hierarchies = Hierarchies::detect();
+        if !config.owner.is_process() {
+            elsewhere::refuse(&config.state_dir, &hierarchies)
+                .map_err(|error| RuntimeError::Config(error.to_string()))?;
+        }
         let shim = Arc::new(ShimProgram::open(Path::new(program))?);
         let (of_shims, arguments) = (Arc::clone(&shim), config.shim_command[1..].to_vec());
         Ok(EmbeddedRuntime {
             images: ImageStore::open_with(&config.state_dir, config.image_limits)?,
-            hierarchies: Hierarchies::detect(),
+            hierarchies,
             shim,
             spawner: Spawner::new(move || of_shims.command(&arguments, "containers")),
             claims: Claims::new(config.owner.clone(), NAME),
@@ -204,7 +209,8 @@ impl EmbeddedRuntime {
     /// sandboxes.
     pub async fn clean_orphans(&self) -> Vec<SandboxId> {
         let pods = layout::pods_dir(&self.config.state_dir);
-        let found = blocking(move || Ok(orphans::find(&pods))).await.unwrap_or_default();
+        let hierarchies = self.hierarchies.clone();
+        let found = blocking(move || Ok(orphans::find(&pods, &hierarchies))).await.unwrap_or_default();
         let removed = join_all(found.into_iter().map(|orphan| self.clean_orphan(orphan))).await;
         let removed: Vec<SandboxId> = removed.into_iter().flatten().collect();
         for id in &removed {

@@ -161,6 +161,20 @@ impl Hierarchies {
         found
     }
 
+    /// Whether a cgroup has processes, or one below it has, that this pid namespace does not show.
+    pub(crate) fn has_unseen_processes(&self, path: &str) -> bool {
+        let mut pending = self.dirs(path);
+        while let Some(dir) = pending.pop() {
+            // The kernel lists such a process as 0.
+            let all = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            if all.lines().any(|pid| pid == "0") {
+                return true;
+            }
+            pending.extend(subdirectories(&dir));
+        }
+        false
+    }
+
     /// Removes a cgroup and everything below it. Returns what could not be removed.
     pub(crate) fn remove(&self, path: &str) -> Vec<PathBuf> {
         self.dirs(path).into_iter().filter(|dir| !remove_tree(dir)).collect()

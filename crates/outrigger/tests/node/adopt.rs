@@ -10,6 +10,7 @@ use crate::run::{Bench, Test};
 
 pub(crate) const ALL: [(&str, Test); 10] = [
     ("a_pod_goes_on_when_its_node_is_killed", goes_on),
+    ("a_pod_of_another_mount_namespace_is_not_started_again", other_mounts),
     ("what_happened_meanwhile_is_known", meanwhile),
     ("a_wait_is_for_what_an_object_is_for", waits),
     ("a_wait_says_what_cannot_start", cannot_start),
@@ -64,6 +65,43 @@ fn goes_on(bench: &Bench, name: &str) {
     let stopped = node.say(&["stop", "web"]);
     assert_eq!(stopped.code, 0, "{stopped:?}");
     assert!(logs(&node)[2].ends_with("bye\n"), "{:?}", logs(&node));
+    node.leaves_nothing();
+}
+
+/// The state of a pod's containers is in a tmpfs that only the mount namespace shows in which the node was started.
+fn other_mounts(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    node.down(Signal::KILL);
+    node.up_by(&["unshare", "--mount", "--propagation", "private"]);
+    let said = node.run("web", &json!({"containers": [shell(bench, "app", WHO)]}), &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
+    node.until("it has said something", |node| !node.must(&["logs", "web"]).is_empty());
+    let before = node.must(&["logs", "web"]);
+    node.down(Signal::KILL);
+    let state = node.state().display().to_string();
+    let ps = node.say(&["ps", "--state-dir", &state]);
+    assert!(ps.err.contains("1 run has not ended and its containers go on"), "{ps:?}");
+    for _ in 0..2 {
+        let said = node.refused();
+        assert_eq!(said.code, 125, "{said:?}");
+        let fix = said.err.split("nsenter --mount --target ").nth(1).unwrap_or_else(|| panic!("{said:?}"));
+        assert!(fix.contains(&format!(" outrigger node --state-dir {state}`")), "{said:?}");
+        // The fix works, and the pod has not noticed anything.
+        let pid = fix.split(' ').next().expect("a pid");
+        node.up_by(&["nsenter", "--mount", "--target", pid]);
+        node.ready("web");
+        assert_eq!(node.must(&["logs", "web"]), before, "nothing was started again\n{}", node.account());
+        node.down(Signal::KILL);
+    }
+    // A copy of that mount namespace shows the pod, too.
+    let said = node.refused();
+    let fix = said.err.split("nsenter --mount --target ").nth(1).unwrap_or_else(|| panic!("{said:?}"));
+    let pid = fix.split(' ').next().expect("a pid");
+    node.up_by(&["nsenter", "--mount", "--target", pid, "unshare", "--mount"]);
+    node.ready("web");
+    assert_eq!(node.must(&["logs", "web"]), before, "{}", node.account());
+    node.must(&["stop", "web"]);
+    assert!(node.must(&["logs", "web"]).ends_with("bye\n"), "{}", node.account());
     node.leaves_nothing();
 }
 

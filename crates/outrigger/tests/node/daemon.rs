@@ -72,7 +72,19 @@ impl<'b> Daemon<'b> {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.bench.binary);
+        self.command_by(&[])
+    }
+
+    /// The program, started by another one with its arguments.
+    fn command_by(&self, by: &[&str]) -> Command {
+        let mut command = match by {
+            [] => Command::new(&self.bench.binary),
+            [starter, args @ ..] => {
+                let mut command = Command::new(starter);
+                command.args(args).arg(&self.bench.binary);
+                command
+            }
+        };
         command.env("OUTRIGGER_RUNTIME_DIR", self.dir.join("sockets")).env_remove("NO_COLOR");
         command.stdin(Stdio::null());
         command
@@ -80,8 +92,12 @@ impl<'b> Daemon<'b> {
 
     /// Starts the process, without waiting until it is ready.
     pub(crate) fn spawn(&mut self) {
+        self.spawn_by(&[]);
+    }
+
+    fn spawn_by(&mut self, by: &[&str]) {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("err")).expect("a file");
-        let mut command = self.command();
+        let mut command = self.command_by(by);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.arg("node").arg("--state-dir").arg(self.state()).args(&self.flags);
         command.stdout(Stdio::null()).stderr(log);
@@ -90,7 +106,12 @@ impl<'b> Daemon<'b> {
 
     /// Starts the process and waits until it answers.
     pub(crate) fn up(&mut self) {
-        self.spawn();
+        self.up_by(&[]);
+    }
+
+    /// The same by another program, which becomes the node.
+    pub(crate) fn up_by(&mut self, by: &[&str]) {
+        self.spawn_by(by);
         self.until("the node answers", |daemon| daemon.answers());
     }
 
@@ -116,6 +137,15 @@ impl<'b> Daemon<'b> {
     /// Runs a command to completion.
     pub(crate) fn say(&self, args: &[&str]) -> Said {
         let output = self.command().args(args).output().expect("outrigger runs");
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// Tries to be the node, which must be refused.
+    pub(crate) fn refused(&self) -> Said {
+        let mut command = self.command_by(&["timeout", "60"]);
+        let output =
+            command.arg("node").arg("--state-dir").arg(self.state()).output().expect("outrigger runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
