@@ -435,13 +435,15 @@ def ended(c):
         assert [s["phase"] for s in states] == ["Failed", "Failed"] and "does not start it again" in states[0]["message"], states
         runs = (status(c, name, "b")["state"].get("running") is not None)
         assert runs == (policy == "Fail"), (policy, states)
-    # Told once, by the agent, it has the main end; told again, by the kubelet because the main has ended, it ends too.
-    dies = container("proxy", "told=0; trap 'told=$((told+1))' TERM; until [ $told -ge 1 ]; do sleep 0.1; done; touch /shared/go; "
-                     "until [ $told -ge 2 ]; do sleep 0.1; done; exit 1", restartPolicy="Always", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
+    # It has the main end, and ends itself once the kubelet knows of that: a kubelet that did not would start it again.
+    dies = container("proxy", f"trap 'touch /shared/go; {UNTIL('/shared/end')}; exit 1' TERM; while :; do sleep 0.1; done", restartPolicy="Always",
+                     volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
     main = container("main", "until [ -e /shared/go ]; do sleep 0.1; done", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
     c.create(pod("over", [main], policy="Never", initContainers=[dies], volumes=[{"name": "shared", "emptyDir": {}}], terminationGracePeriodSeconds=120))
     wait("over runs", lambda: (status(c, "over", "main") or {}).get("state", {}).get("running"))
     request(c, "over", "over", ["proxy"])
+    wait("the main has ended", lambda: status(c, "over", "main")["state"].get("terminated"))
+    c.execute_in(c.get("pod", "over")["status"]["initContainerStatuses"][0], "touch", "/shared/end")
     message = verdict(c, "over")["message"]
     assert "is over: its phase is" in message, message
     say("containers that are not started again and pods that end meanwhile give a verdict at once")

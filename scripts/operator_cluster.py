@@ -205,7 +205,11 @@ state = "{t}/ctd/state"
 
     def execute(self, name, container, *command):
         """Runs a command in a container, and returns what it prints."""
-        found = status(self, name, container)["containerID"].split("://")[1]
+        return self.execute_in(status(self, name, container), *command)
+
+    def execute_in(self, status, *command):
+        """Runs a command in the container that has this status."""
+        found = status["containerID"].split("://")[1]
         ctr = ["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "exec", "--exec-id", f"script-{time.time_ns()}", found, *command]
         return subprocess.run(ctr, capture_output=True, text=True).stdout
 
