@@ -7,6 +7,7 @@
 
 mod links;
 mod page;
+mod reference;
 
 use outrigger_lifecycle::trace::{Kind, WorkloadKind};
 use std::fs;
