@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use super::cgroup::{self, Hierarchies};
 use super::protocol::SandboxState;
 use super::{layout, rootless, sandbox};
-use crate::ownership;
+use outrigger_runtime::ownership;
 
 /// Where a pod runs that cannot be seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::daemon::Daemon;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 10] = [
+pub(crate) const ALL: [(&str, Test); 11] = [
     ("a_pod_goes_on_when_its_node_is_killed", goes_on),
     ("a_pod_of_another_mount_namespace_is_not_started_again", other_mounts),
     ("what_happened_meanwhile_is_known", meanwhile),
