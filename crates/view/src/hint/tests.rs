@@ -62,6 +62,13 @@ spec:
         command: [nosuch, --now]
 ";
 
+/// A port that another pod of the same process has.
+const OWN_PORT: u16 = 4242;
+
+fn port_holder(port: u16) -> Option<PortHolder> {
+    (port == OWN_PORT).then_some(PortHolder::ThisProcess)
+}
+
 struct Fixture {
     pod: Pod,
     containers: Vec<Container>,
@@ -83,7 +90,7 @@ impl Fixture {
 
     fn subject(&self) -> Subject<'_> {
         let Fixture { pod, containers, plan, companions, .. } = self;
-        Subject { pod, containers, plan, companions, port_holder: |_| None }
+        Subject { pod, containers, plan, companions, port_holder }
     }
 
     /// The hint of an entry: the place and the hint.
@@ -101,10 +108,8 @@ impl Fixture {
 /// The process that has the port may be a node, with pods of many runs.
 #[test]
 fn a_port_of_another_pod_is_not_said_to_be_of_the_same_run() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
     let (_, hint) =
-        Fixture::new().of(None, "sandbox-failed", json!({"cause": "host-port-in-use", "port": port}));
+        Fixture::new().of(None, "sandbox-failed", json!({"cause": "host-port-in-use", "port": OWN_PORT}));
     assert_eq!(hint, "another pod has the port; this one starts when that pod is gone");
 }
 
