@@ -336,8 +336,7 @@ impl<R: Runtime> Agent<R> {
                 return Ok(Left::Damaged);
             }
         };
-        let mut plan = found.state.plan.clone().unwrap_or(saved.plan);
-        name_images(&mut plan, &pod.plan);
+        let plan = found.state.plan.clone().unwrap_or(saved.plan);
         // An update requested before the process ended is applied by the next one. Any other difference comes
         // from a change of version: a pod is stopped by the plan it was started with (G-30).
         let is_changed = changes(&plan, &pod.plan).is_ok_and(|changes| !changes.is_empty());
@@ -518,15 +517,6 @@ async fn work<R: Runtime>(
     }
     drop(resuming);
     worker.run().await
-}
-
-/// Plans persisted before they contained image names get the names from the pod.
-fn name_images(plan: &mut Plan, pod: &Plan) {
-    for (c, wanted) in plan.containers.iter_mut().zip(&pod.containers) {
-        if c.image.is_empty() && c.name == wanted.name {
-            c.image.clone_from(&wanted.image);
-        }
-    }
 }
 
 /// Waits for a worker to end and emits the final event.

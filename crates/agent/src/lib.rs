@@ -41,5 +41,6 @@ mod worker;
 pub use agent::{Agent, FinishedPod};
 pub use cause::SandboxFailure;
 pub use pod::{LogVisit, PodContext, host_ports};
+pub use store::{LeftPod, left_pods};
 pub use uid::PodUid;
 pub use volumes::host_path;

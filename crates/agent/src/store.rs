@@ -9,16 +9,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use outrigger_lifecycle::{Observation, Plan};
+use outrigger_lifecycle::{Observation, Plan, StopCause};
 use outrigger_runtime::{ContainerId, Image};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
-use crate::files::{make_dir, missing_is_fine, names, read, replace, replace_bytes};
+use crate::files::{Saved, make_dir, missing_is_fine, names, read, replace, replace_bytes, to_bytes};
 use crate::uid::PodUid;
 
-/// Incremented whenever the file format changes.
-const VERSION: u32 = 1;
+/// The part of a pod's state that does not change.
+const POD: &str = "pod.json";
+/// What is known of a pod now. Containers have a `state.json`, which their shims write.
+const OBSERVATION: &str = "observation.json";
 
 /// The directory of a node's files.
 #[derive(Debug, Clone)]
@@ -77,6 +79,10 @@ struct SavedClock {
     wall_at_boot_ns: u64,
 }
 
+impl Saved for SavedClock {
+    const VERSION: u32 = 1;
+}
+
 /// The files of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodStore {
@@ -90,7 +96,6 @@ pub(crate) struct PodStore {
 
 /// The part of a pod's state that does not change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(from = "PodFile")]
 pub(crate) struct SavedPod {
     /// Its UID.
     pub(crate) uid: PodUid,
@@ -99,37 +104,13 @@ pub(crate) struct SavedPod {
     pub(crate) plan: Plan,
 }
 
-/// [`SavedPod`] as read from disk.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum PodFile {
-    Uid {
-        uid: PodUid,
-        plan: Plan,
-    },
-    /// The format written by older versions.
-    Number {
-        run: String,
-        number: usize,
-        plan: Plan,
-    },
-}
-
-impl From<PodFile> for SavedPod {
-    fn from(file: PodFile) -> Self {
-        match file {
-            PodFile::Uid { uid, plan } => SavedPod { uid, plan },
-            PodFile::Number { run, number, plan } => {
-                SavedPod { uid: PodUid::new(format!("{run}-{number}")), plan }
-            }
-        }
-    }
+impl Saved for SavedPod {
+    const VERSION: u32 = 1;
 }
 
 /// The state a worker needs to resume a pod.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SavedState {
-    version: u32,
     /// The boot id of the machine when this was written. After a reboot nothing of the pod is running.
     boot: String,
     pub(crate) observation: Observation,
@@ -138,6 +119,10 @@ pub(crate) struct SavedState {
     pub(crate) plan: Option<Plan>,
     /// In the order of the plan.
     pub(crate) containers: Vec<SavedContainer>,
+}
+
+impl Saved for SavedState {
+    const VERSION: u32 = 1;
 }
 
 /// The state of one container.
@@ -173,20 +158,17 @@ impl PodStore {
     /// Writes the part that does not change.
     pub(crate) fn create(&self, pod: &SavedPod) -> io::Result<()> {
         make_dir(&self.dir)?;
-        replace(&self.dir.join("pod.json"), pod)
+        replace(&self.dir.join(POD), pod)
     }
 
     /// Reads the part that does not change; `None` if there is none.
     pub(crate) fn pod(&self) -> io::Result<Option<SavedPod>> {
-        read(&self.dir.join("pod.json"))
+        read(&self.dir.join(POD))
     }
 
     /// Reads the last state; `None` if there is none.
     pub(crate) fn load(&self) -> io::Result<Option<Found>> {
-        let Some(state) = read::<SavedState>(&self.dir.join("state.json"))? else { return Ok(None) };
-        if state.version != VERSION {
-            return Err(io::Error::other(format!("version {} is not known", state.version)));
-        }
+        let Some(state) = read::<SavedState>(&self.dir.join(OBSERVATION))? else { return Ok(None) };
         let rebooted = state.boot != self.boot;
         Ok(Some(Found { state, rebooted }))
     }
@@ -200,17 +182,16 @@ impl PodStore {
         containers: Vec<SavedContainer>,
     ) -> bool {
         let state = SavedState {
-            version: VERSION,
             boot: self.boot.clone(),
             observation: observation.clone(),
             plan: plan.cloned(),
             containers,
         };
-        let Ok(bytes) = serde_json::to_vec(&state) else { return false };
+        let Ok(bytes) = to_bytes(&state) else { return false };
         if bytes == self.last {
             return true;
         }
-        match replace_bytes(&self.dir.join("state.json"), &bytes) {
+        match replace_bytes(&self.dir.join(OBSERVATION), &bytes) {
             Ok(()) => {
                 self.last = bytes;
                 self.lost = false;
@@ -250,7 +231,7 @@ impl PodStore {
 
     /// Deletes the pod's state, so that it starts from the beginning.
     pub(crate) fn forget_state(&self) {
-        if let Err(e) = fs::remove_file(self.dir.join("state.json")).or_else(missing_is_fine) {
+        if let Err(e) = fs::remove_file(self.dir.join(OBSERVATION)).or_else(missing_is_fine) {
             tracing::warn!("cannot remove the state in {}: {e}", self.dir.display());
         }
     }
@@ -277,6 +258,28 @@ impl PodStore {
     }
 }
 
+/// What is saved of a pod by a node that is not running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftPod {
+    /// The name of its sandbox.
+    pub sandbox: String,
+    /// Whether it has ended.
+    pub over: bool,
+    /// Whether it was stopped for a shutdown of the machine.
+    pub shut_down: bool,
+}
+
+/// The pods in the state directory of a node that is not running. Those that cannot be read are left out.
+pub fn left_pods(state_dir: &Path) -> Vec<LeftPod> {
+    let dir = state_dir.join("node/pods");
+    let left = |sandbox: String| {
+        let SavedState { observation, .. } = read(&dir.join(&sandbox).join(OBSERVATION)).ok()??;
+        let shut_down = observation.stop.is_some_and(|stop| stop.cause == StopCause::NodeShutdown);
+        Some(LeftPod { sandbox, over: observation.over, shut_down })
+    };
+    names(&dir).into_iter().filter_map(left).collect()
+}
+
 /// The boot id of the machine.
 fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
@@ -285,8 +288,6 @@ fn boot_id() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outrigger_lifecycle::{FeatureGates, PodInput, plan};
-    use serde_json::json;
 
     #[test]
     fn what_is_garbage_is_an_error_and_what_is_missing_is_nothing() {
@@ -296,21 +297,9 @@ mod tests {
         assert!(pod.load().unwrap().is_none());
         fs::create_dir_all(&pod.dir).unwrap();
         for garbage in ["", "{", "{\"version\":1}", "[]", "\0\0\0\0"] {
-            fs::write(pod.dir.join("state.json"), garbage).unwrap();
+            fs::write(pod.dir.join(OBSERVATION), garbage).unwrap();
             assert!(pod.load().is_err(), "{garbage:?}");
         }
-    }
-
-    #[test]
-    fn pods_of_older_versions_have_the_same_uids() {
-        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-        let input = PodInput { pod: serde_json::from_value(pod).unwrap(), ..PodInput::default() };
-        let plan = plan(&input, &FeatureGates::default()).unwrap().plan;
-        let old = json!({"run": "r1", "number": 7, "namespace": "n", "name": "p", "plan": plan});
-        let saved: SavedPod = serde_json::from_value(old).unwrap();
-        assert_eq!(saved.uid, PodUid::new("r1-7"));
-        let again: SavedPod = serde_json::from_value(serde_json::to_value(&saved).unwrap()).unwrap();
-        assert_eq!(again.uid, saved.uid);
     }
 
     #[test]

@@ -301,7 +301,6 @@ pub struct ContainerPlan {
     /// Check for a newer image at every start.
     pub pull_always: bool,
     /// Its image, as written.
-    #[serde(default)]
     pub image: String,
     /// An init container that is not run again once it has completed, even if the pod starts over (G-48).
     #[serde(default)]

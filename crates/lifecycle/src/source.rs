@@ -180,7 +180,8 @@ impl Finding {
 }
 
 /// Feature gates, as on the command line: `--feature-gates SidecarLifecycleType=false`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FeatureGates {
     /// Init containers may have `restartPolicy: Always`. Off: the field is refused, as by Kubernetes before 1.29.
     pub sidecar_containers: bool,

@@ -9,6 +9,7 @@ use outrigger_lifecycle::{
 use crate::diagnostic::Diagnostic;
 use crate::pod::PodManifest;
 use crate::read::Manifest;
+use crate::references::check_references;
 use crate::span::Span;
 use crate::tree::Node;
 use crate::workload::Workload;
@@ -30,6 +31,17 @@ pub struct Checked<'m> {
 pub fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
     let workload = |pod: &PodManifest| manifest.workloads.get(pod.origin.workload);
     manifest.pods.iter().map(|pod| check_pod(pod, workload(pod), features)).collect()
+}
+
+/// Checks the pods of a manifest, and that what they refer to is in it: for commands that look at pods and do not run
+/// them.
+pub fn check_with_references<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
+    let mut checked = check(manifest, features);
+    for one in &mut checked {
+        one.diagnostics.extend(check_references(manifest, one.pod));
+        one.diagnostics.sort_by_key(|d| d.span);
+    }
+    checked
 }
 
 /// What the pods of a manifest ask for that a Pod Security Standard does not allow, in the order of the text.

@@ -35,7 +35,7 @@ mod tree;
 mod workload;
 mod yaml;
 
-pub use check::{Checked, check, check_level};
+pub use check::{Checked, check, check_level, check_with_references};
 pub use decode::nearest;
 pub use defaults::apply_defaults;
 pub use diagnostic::{Diagnostic, Diagnostics, render, render_within, to_json};

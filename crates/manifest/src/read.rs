@@ -11,6 +11,7 @@ use outrigger_lifecycle::{
     check_schedule, validate_job_fields,
 };
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::decode::{self, nearest};
 use crate::defaults::apply_defaults;
@@ -24,7 +25,7 @@ use crate::yaml::Parsed;
 use crate::{json, keys, kruise, names, owned, yaml};
 
 /// How to treat unknown fields and duplicate keys; the same as kubectl's `--validate`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Validate {
     /// Report them as errors.
     #[default]

@@ -1,7 +1,7 @@
 //! Runs pods on one machine: `outrigger run` in the foreground, and the node that keeps pods running.
 //!
-//! Both are clients of the [agent](outrigger_agent): they create the pods of workloads ([`work`]), add them
-//! to the agent, and forward its events to the output, the events file, the status file, and the registry
+//! Both read manifests into [`work`] ([`mod@read`]). Both are clients of the [agent](outrigger_agent): they create the pods
+//! of workloads, add them to the agent, and forward its events to the output, the events file, the status file, and the registry
 //! that serves other commands ([`control`]).
 
 pub mod control;
@@ -9,6 +9,7 @@ pub mod control;
 pub mod fuzz;
 pub mod node;
 mod outcome;
+pub mod read;
 pub mod record;
 pub mod run;
 mod sinks;

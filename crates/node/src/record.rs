@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use outrigger_agent::event::PodResult;
+use outrigger_agent::files::Saved;
 use outrigger_agent::options::PodOptions;
 use outrigger_lifecycle::Phase;
+use outrigger_manifest::SourceFile;
 use outrigger_manifest::compare::ObjectKey;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::outcome::exit_code;
+use crate::read::ReadOptions;
 use crate::work::Work;
 
 /// The input of a run: the text of manifests, and the options to read and run them. The text is saved, so
@@ -21,12 +24,12 @@ pub struct RunRecord {
     pub files: Vec<String>,
     /// Name and text of each manifest.
     pub sources: Vec<(String, String)>,
-    /// Options for reading them, defined by the reader.
-    pub reading: Value,
+    /// How they are read.
+    pub reading: ReadOptions,
     /// Options of their pods.
     pub pods: PodOptions,
     /// What generated names of pods depend on: the id of the run, so that another run of the same manifests has other
-    /// names. Empty in records of older versions, whose names depended on the manifests alone.
+    /// names. Empty until a node accepts the run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub names: String,
     /// How often an object of this name was replaced or removed, by object id.
@@ -50,8 +53,8 @@ pub struct Retired {
     pub(crate) key: String,
     /// Name and text of the manifests it was in.
     pub(crate) sources: Vec<(String, String)>,
-    /// The options they were read with.
-    pub(crate) reading: Value,
+    /// How they were read.
+    pub(crate) reading: ReadOptions,
 }
 
 impl Retired {
@@ -61,7 +64,31 @@ impl Retired {
     }
 }
 
+impl Saved for RunRecord {
+    const VERSION: u32 = 1;
+}
+
 impl RunRecord {
+    /// A new run of manifests.
+    pub fn new(files: Vec<String>, sources: &[SourceFile], reading: ReadOptions, pods: PodOptions) -> Self {
+        RunRecord {
+            files,
+            sources: sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
+            reading,
+            pods,
+            names: String::new(),
+            generations: BTreeMap::new(),
+            retired: Vec::new(),
+            manifest: None,
+            status: None,
+        }
+    }
+
+    /// The manifests.
+    pub(crate) fn source_files(&self) -> Vec<SourceFile> {
+        self.sources.iter().map(|(name, text)| SourceFile::new(name, text.as_str())).collect()
+    }
+
     /// Distinguishes an object from earlier ones of the same name.
     pub(crate) fn key(&self, object: &ObjectKey) -> String {
         let id = object.id();
@@ -89,6 +116,21 @@ impl RunRecord {
         let (sources, reading) = (retired.sources.clone(), retired.reading.clone());
         RunRecord { sources, reading, ..self.clone() }
     }
+}
+
+/// The state of a run's workloads, by their keys.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SavedWorkloads {
+    /// What each controller knows.
+    pub(crate) workloads: Map<String, Value>,
+}
+
+impl Saved for SavedWorkloads {
+    const VERSION: u32 = 1;
+}
+
+impl Saved for RunEnd {
+    const VERSION: u32 = 1;
 }
 
 /// The result of a node's run.

@@ -4,18 +4,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use outrigger_agent::options::PodOptions;
+use outrigger_agent::options::OnFailure;
 use outrigger_node::control::{Answer, Applied, AppliedObject, Request};
+use outrigger_node::read::{Checks, Machine, Read, read};
 use outrigger_node::record::RunRecord;
 use outrigger_node::work::Work;
-use outrigger_runtime::LogLimits;
 
 use crate::detach::{self, Detach, WaitArg};
 use crate::input::ReadArgs;
-use crate::node::Reading;
 use crate::outcome::{self, Failure};
-use crate::run::{self, NetworkArg, RuntimeArg, UsernsArg};
-use crate::{runs, terminal};
+use crate::run::{self, NetworkArg, UsernsArg};
+use crate::{runs, runtime, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -79,9 +78,12 @@ pub(crate) fn main(args: Args) -> ExitCode {
 fn apply(args: Args) -> Result<u8, Failure> {
     let sources = args.read.sources(&args.files)?;
     // Errors are shown with their lines before the node is asked.
-    let (work, warnings) = run::read_work(sources, &args.reading(), RuntimeArg::Embedded, None)?;
+    let files = args.files.iter().map(|file| file.display().to_string()).collect();
+    let pods = run::default_pod_options(args.network, UsernsArg::Auto);
+    let record = RunRecord::new(files, &sources, args.read.options(), pods);
+    let machine = Machine { runtime: None, state_dir: None, on_failure: OnFailure::Retry };
+    let Read { work, warnings } = read(&record, Checks::New(&machine))?;
     terminal::diagnostics(&warnings, &work.sources);
-    let record = record(&args, &work)?;
     let detach =
         Detach { state_dir: args.state_dir.clone(), flags: Vec::new(), wait: args.wait, quiet: true };
     runs::block_on(async {
@@ -90,7 +92,7 @@ fn apply(args: Args) -> Result<u8, Failure> {
             (Some(node), _) => node,
             (None, false) => detach.node().await?,
             (None, true) => {
-                let dir = run::state_dir(args.state_dir.as_deref())?;
+                let dir = runtime::state_dir(args.state_dir.as_deref())?;
                 if let Some(unattended) = runs::unattended(&dir) {
                     return Err(Failure::Input(anyhow!("cannot compare: {unattended}")));
                 }
@@ -109,34 +111,6 @@ fn apply(args: Args) -> Result<u8, Failure> {
             Some((run, until)) => detach::wait(&node, &run, until).await,
             None => Ok(0),
         }
-    })
-}
-
-impl Args {
-    fn reading(&self) -> Reading {
-        Reading { read: self.read.clone(), replicas: None, restricted: false, keeps_trying: true }
-    }
-}
-
-fn record(args: &Args, work: &Work) -> Result<RunRecord, Failure> {
-    Ok(RunRecord {
-        files: args.files.iter().map(|file| file.display().to_string()).collect(),
-        sources: work.sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),
-        reading: args.reading().to_json()?,
-        pods: PodOptions {
-            grace_ms: None,
-            pull: None,
-            network: args.network.mode(),
-            user_namespaces: UsernsArg::Auto.mode(),
-            publish: Vec::new(),
-            pids_limit: run::pids_limit(None),
-            log_limits: LogLimits::default(),
-        },
-        names: String::new(),
-        generations: Default::default(),
-        retired: Vec::new(),
-        manifest: None,
-        status: None,
     })
 }
 

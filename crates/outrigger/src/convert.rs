@@ -75,7 +75,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if !errors.is_empty() {
         return Err(Failure::Manifest(errors, sources));
     }
-    let (options, features) = (args.read.options(), args.read.features());
+    let (options, features) = (args.read.options().manifest_options(), args.read.features());
     let converted =
         convert(&sources[0].text, &checked, target, &options, &features).map_err(|e| match e {
             ConvertError::Unreadable(_) => Failure::Own(e.into()),

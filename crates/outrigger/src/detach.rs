@@ -13,7 +13,7 @@ use outrigger_node::control::{Accepted, Answer, PodState, Request, Run};
 use outrigger_node::record::RunRecord;
 
 use crate::outcome::Failure;
-use crate::{run, runs, terminal};
+use crate::{runs, runtime, terminal};
 
 /// How long to wait for a new node to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -64,12 +64,12 @@ impl Detach {
 
     /// The node of the state directory, if there is one.
     pub(crate) async fn find(&self) -> Result<Option<Run>, Failure> {
-        find(&run::state_dir(self.state_dir.as_deref())?).await
+        find(&runtime::state_dir(self.state_dir.as_deref())?).await
     }
 
     /// The node of the state directory; it is started if there is none.
     pub(crate) async fn node(&self) -> Result<Run, Failure> {
-        let state_dir = run::state_dir(self.state_dir.as_deref())?;
+        let state_dir = runtime::state_dir(self.state_dir.as_deref())?;
         if let Some(node) = find(&state_dir).await? {
             return Ok(node);
         }

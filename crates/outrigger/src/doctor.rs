@@ -46,7 +46,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if !rootless::has_powers() && rootless::why_not().is_none() {
         let _ = rootless::enter(|_| {});
     }
-    let state_dir = crate::run::given_or_default(args.state_dir.as_deref())?;
+    let state_dir = crate::runtime::given_or_default(args.state_dir.as_deref())?;
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut findings = outrigger_embedded::doctor::examine(&state_dir);
     findings.push(executor.block_on(outrigger_cri::doctor::examine()));

@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use outrigger_lifecycle::FeatureGates;
-use outrigger_manifest::{
-    Diagnostics, Limits, Manifest, Partial, ReadOptions, SourceFile, Validate, read, read_partial,
-};
-use serde::{Deserialize, Serialize};
+use outrigger_manifest::{Diagnostics, Limits, Manifest, Partial, SourceFile, Validate, read, read_partial};
+use outrigger_node::read::ReadOptions;
 
 use crate::outcome::Failure;
 
 /// How manifests are read, for every command that reads some.
-#[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Reading manifests")]
 pub(crate) struct ReadArgs {
     /// How to treat unknown and repeated fields; as in kubectl, `true` is `strict` and `false` is `ignore`.
@@ -32,7 +30,7 @@ pub(crate) struct ReadArgs {
     verbose: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ValidateArg {
     /// Report them as errors.
     #[value(alias = "true")]
@@ -64,20 +62,20 @@ pub(crate) fn feature_gate(text: &str) -> Result<(String, bool), String> {
     Ok((name.to_owned(), on))
 }
 
-impl ReadArgs {
-    /// The defaults, with these feature gates.
-    pub(crate) fn with_feature_gates(feature_gates: Vec<(String, bool)>) -> Self {
-        ReadArgs { feature_gates, ..ReadArgs::default() }
+/// The feature gates, with these changes.
+pub(crate) fn features(changes: &[(String, bool)]) -> FeatureGates {
+    let mut gates = FeatureGates::default();
+    for (name, on) in changes {
+        // The command line refused unknown names.
+        let _known = gates.set(name, *on);
     }
+    gates
+}
 
+impl ReadArgs {
     /// The feature gates.
     pub(crate) fn features(&self) -> FeatureGates {
-        let mut gates = FeatureGates::default();
-        for (name, on) in &self.feature_gates {
-            // The command line refused unknown names.
-            let _known = gates.set(name, *on);
-        }
-        gates
+        features(&self.feature_gates)
     }
 
     /// Reads files; `-` is standard input.
@@ -90,21 +88,12 @@ impl ReadArgs {
 
     /// Reads sources, or returns why they cannot be read.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
-        self.read_replicas(sources, None)
+        read(sources, &self.options().manifest_options())
     }
 
     /// Reads what can be read of sources that may have errors.
     pub(crate) fn read_partial(&self, sources: &[SourceFile]) -> Partial {
-        read_partial(sources, &self.options())
-    }
-
-    /// The same with another number of replicas for workloads.
-    pub(crate) fn read_replicas(
-        &self,
-        sources: &[SourceFile],
-        replicas: Option<u32>,
-    ) -> Result<Manifest, Diagnostics> {
-        read(sources, &ReadOptions { replicas, ..self.options() })
+        read_partial(sources, &self.options().manifest_options())
     }
 
     /// The options for reading manifests.
@@ -115,7 +104,8 @@ impl ReadArgs {
                 ValidateArg::Warn => Validate::Warn,
                 ValidateArg::Ignore => Validate::Ignore,
             },
-            namespace: Some(self.namespace.clone()),
+            features: self.features(),
+            namespace: self.namespace.clone(),
             list_skipped: self.verbose,
             ..ReadOptions::default()
         }

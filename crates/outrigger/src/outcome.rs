@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use outrigger_manifest::{Diagnostic, Severity, SourceFile};
+use outrigger_node::read::ReadError;
 
 use crate::terminal;
 
@@ -41,6 +42,15 @@ pub(crate) enum Failure {
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Failure::Own(error)
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Manifest { diagnostics, sources } => Failure::Manifest(diagnostics, sources),
+            ReadError::Option(text) => Failure::Input(anyhow::anyhow!(text)),
+        }
     }
 }
 

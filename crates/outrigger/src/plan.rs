@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use outrigger_manifest::check_with_references;
 use outrigger_view::plan::{self, View};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
-use crate::{supplies, terminal};
+use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -53,7 +54,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             return Err(Failure::Manifest(refused.0, sources));
         }
     };
-    let checked = supplies::check_pods(&manifest, &args.read.features());
+    let checked = check_with_references(&manifest, &args.read.features());
     let views: Vec<View<'_>> = checked.iter().filter_map(View::new).collect();
     let out = match args.output {
         Output::Text => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
-use outrigger_manifest::{Diagnostic, ReadOptions, parse, to_json};
+use outrigger_manifest::{Diagnostic, ReadOptions, check_with_references, parse, to_json};
 pub(crate) use outrigger_simulate::Span;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
-use crate::{supplies, terminal};
+use crate::terminal;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -97,7 +97,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
     };
-    let mut checked = supplies::check_pods(&manifest, &args.read.features());
+    let mut checked = check_with_references(&manifest, &args.read.features());
     if let Some(name) = &args.pod {
         checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
         if checked.is_empty() {

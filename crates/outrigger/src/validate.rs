@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use outrigger_agent::options::OnFailure;
 use outrigger_lifecycle::PodSecurityLevel;
-use outrigger_manifest::{Diagnostic, Partial, Severity, SourceFile, check, check_level, to_json};
+use outrigger_manifest::{Diagnostic, Manifest, Partial, Severity, SourceFile, check, check_level, to_json};
+use outrigger_node::read::{Machine, OciSettings, RuntimeKind, check_machine, class_of};
 use serde_json::json;
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
-use crate::run::given_or_default;
-use crate::supplies::{self, Machine};
-use crate::{oci, terminal};
+use crate::runtime::given_or_default;
+use crate::{runtime, terminal};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -70,11 +71,11 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let Partial { manifest, diagnostics, is_complete } = args.read.read_partial(&sources);
     let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
     let state_dir = given_or_default(state_dir.as_deref()).ok();
-    let machine = Machine { cri: false, state_dir: state_dir.as_deref(), keeps_trying: false };
+    let runtime = Some(RuntimeKind::Embedded(oci_settings(&manifest)?));
+    let machine = Machine { runtime, state_dir, on_failure: OnFailure::StopIfHopeless };
     let mut found: Vec<Diagnostic> =
         check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics).collect();
-    found.extend(supplies::check(&manifest, machine));
-    found.extend(oci::check(&manifest.pods)?);
+    found.extend(check_machine(&manifest, &machine));
     if let Some(level) = args.level {
         found.extend(check_level(&manifest, level.level()));
     }
@@ -93,6 +94,15 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         false => Outcome::of(&diagnostics),
     };
     Ok(outcome)
+}
+
+/// The runtime classes of this machine, which are needed only if a pod has one.
+fn oci_settings(manifest: &Manifest) -> Result<OciSettings, Failure> {
+    if manifest.pods.iter().all(|pod| class_of(pod).is_none()) {
+        return Ok(OciSettings::default());
+    }
+    let file = std::env::var_os("OUTRIGGER_RUNTIMES").map(PathBuf::from);
+    runtime::oci_settings(file.as_deref(), None)
 }
 
 /// The findings about the texts and those about what the texts mean, by position. What others refer to may be in a text

@@ -13,14 +13,14 @@ use super::run_store::{RECORD, WORKLOADS};
 use super::runs::{RunOrder, Update};
 use super::{Node, Run};
 use crate::control::{Applied, AppliedObject, OrderError, PodState};
-use crate::record::{Retired, RunRecord};
+use crate::record::{Retired, RunRecord, SavedWorkloads};
 use crate::work::{PlannedPod, Work};
 use crate::workload::Standing;
 
 impl<R: Runtime> Node<R> {
     /// Applies manifests to the run that contains their objects, or to a new run if there is none.
     pub(super) fn apply(&mut self, record: RunRecord, dry_run: bool) -> Result<Applied, OrderError> {
-        let work = (self.options.read)(&record)?;
+        let work = self.read_new(&record)?;
         let Some(id) = self.run_of(&work)? else {
             let created = |workload| {
                 let key = ObjectKey::of(workload);
@@ -28,7 +28,7 @@ impl<R: Runtime> Node<R> {
             };
             let objects = work.workloads.iter().map(created).collect();
             self.names_are_free(&work, None)?;
-            let run = if dry_run { None } else { Some(self.add(record)?.run) };
+            let run = if dry_run { None } else { Some(self.add(record, work)?.run) };
             return Ok(Applied { run, objects });
         };
         if let Some(path) = &self.runs[&id].record.manifest {
@@ -49,7 +49,7 @@ impl<R: Runtime> Node<R> {
         let is_live =
             |run: &Run<R>| run.ended.is_none() && !(run.is_stopping && run.record.manifest.is_some());
         for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
-            let there = (self.options.read)(&run.record)?;
+            let there = self.read_accepted(&run.record)?;
             let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
                 continue;
             };
@@ -68,7 +68,7 @@ impl<R: Runtime> Node<R> {
     /// The run that had some of these objects last. What has finished in it is not run again.
     fn ended_run_of(&self, wanted: &BTreeSet<ObjectKey>) -> Option<String> {
         let has_some = |run: &Run<R>| {
-            let there = (self.options.read)(&run.record);
+            let there = self.read_accepted(&run.record);
             there.is_ok_and(|there| there.workloads.iter().any(|w| wanted.contains(&ObjectKey::of(w))))
         };
         let ended = self.runs.iter().filter_map(|(id, run)| Some((id, run, run.ended.as_ref()?)));
@@ -85,7 +85,7 @@ impl<R: Runtime> Node<R> {
         dry_run: bool,
     ) -> Result<Applied, OrderError> {
         let old = &self.runs[id].record;
-        let before = (self.options.read)(old)?;
+        let before = self.read_accepted(old)?;
         let mut compared = compare(&objects(&before), &objects(&work));
         let mut objects = Vec::new();
         for (key, change) in &mut compared {
@@ -146,8 +146,8 @@ impl<R: Runtime> Node<R> {
     fn succeed(&self, id: &str, record: RunRecord, compared: &[(ObjectKey, ObjectChange)]) -> RunRecord {
         let old = &self.runs[id].record;
         // The manifests of objects that are gone are no longer needed.
-        let alive = self.store.load_run::<serde_json::Map<String, serde_json::Value>>(id, WORKLOADS);
-        let alive = alive.ok().flatten().unwrap_or_default();
+        let alive = self.store.load_run::<SavedWorkloads>(id, WORKLOADS);
+        let alive = alive.ok().flatten().unwrap_or_default().workloads;
         let mut retired: Vec<Retired> =
             old.retired.iter().filter(|retired| alive.contains_key(&retired.key)).cloned().collect();
         let mut generations = old.generations.clone();

@@ -13,9 +13,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_agent::log::{Changed, Watcher};
+use outrigger_agent::options::PodOptions;
+use outrigger_manifest::SourceFile;
 use outrigger_runtime::trusted;
 use rustix::fs::Dir;
 use tokio::time::Instant;
+
+use crate::read::ReadOptions;
+use crate::record::RunRecord;
 
 /// Changes within this time are handled together: saving a file in an editor causes several.
 const GATHER: Duration = Duration::from_millis(200);
@@ -27,9 +32,21 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The limit of a manifest.
 const SIZE_MAX: u64 = 8 << 20;
 
-/// A directory of manifests.
+/// A directory of manifests that a node runs.
+#[derive(Debug, Clone)]
+pub struct ManifestDir {
+    /// The directory. Absolute.
+    pub path: PathBuf,
+    /// How its files are read.
+    pub reading: ReadOptions,
+    /// The options of their pods.
+    pub pods: PodOptions,
+}
+
+/// The state of a directory of manifests.
 pub(super) struct Manifests {
     dir: PathBuf,
+    settings: ManifestDir,
     watcher: Option<Watcher>,
     /// A change was reported and not handled yet.
     is_changed: AtomicBool,
@@ -63,7 +80,8 @@ pub(super) struct Files {
 
 impl Manifests {
     /// Watches a directory, which may be created later.
-    pub(super) fn new(dir: PathBuf) -> Self {
+    pub(super) fn new(settings: ManifestDir) -> Self {
+        let dir = settings.path.clone();
         let watcher =
             Watcher::new().inspect_err(|e| tracing::warn!("cannot watch {}: {e}", dir.display())).ok();
         let state = State {
@@ -73,7 +91,16 @@ impl Manifests {
             next_look: Instant::now() + LOOK_EVERY,
             reported: BTreeMap::new(),
         };
-        Manifests { dir, watcher, is_changed: AtomicBool::new(false), state: Mutex::new(state) }
+        Manifests { dir, settings, watcher, is_changed: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// The run of a file of the directory.
+    pub(super) fn record(&self, path: &Path, text: &str) -> RunRecord {
+        let name = path.display().to_string();
+        let source = SourceFile::new(name.clone(), text);
+        let ManifestDir { reading, pods, .. } = &self.settings;
+        let record = RunRecord::new(vec![name], &[source], reading.clone(), pods.clone());
+        RunRecord { manifest: Some(path.to_owned()), ..record }
     }
 
     /// The current manifests, by path.
@@ -233,8 +260,15 @@ fn is_named_as_manifest(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outrigger_runtime::NetworkMode;
     use std::fs::File;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn manifests(path: &Path) -> Manifests {
+        let (path, reading, pods) =
+            (path.to_owned(), ReadOptions::default(), PodOptions::new(NetworkMode::None));
+        Manifests::new(ManifestDir { path, reading, pods })
+    }
 
     #[test]
     fn what_is_not_a_small_file_is_not_read() {
@@ -281,10 +315,10 @@ mod tests {
         fs::write(dir.join("a.yaml"), "a").unwrap();
         for open in [&dir, &base.path().join("way")] {
             fs::set_permissions(open, PermissionsExt::from_mode(0o777)).unwrap();
-            let error = Manifests::new(dir.clone()).files().unwrap_err().to_string();
+            let error = manifests(&dir).files().unwrap_err().to_string();
             assert!(error.ends_with(&format!("chmod go-w {}", open.display())), "{error}");
             fs::set_permissions(open, PermissionsExt::from_mode(0o755)).unwrap();
-            assert_eq!(Manifests::new(dir.clone()).files().unwrap().texts.len(), 1);
+            assert_eq!(manifests(&dir).files().unwrap().texts.len(), 1);
         }
     }
 
@@ -295,7 +329,7 @@ mod tests {
             fs::write(dir.path().join(name), name).unwrap();
         }
         fs::create_dir(dir.path().join("g.yaml")).unwrap();
-        let files = Manifests::new(dir.path().to_owned()).files().unwrap();
+        let files = manifests(dir.path()).files().unwrap();
         assert_eq!(files.texts.values().collect::<Vec<_>>(), ["a.yaml", "b.json", "f.yml"]);
         assert_eq!(files.unreadable, [dir.path().join("g.yaml")].into());
     }

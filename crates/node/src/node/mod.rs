@@ -11,10 +11,12 @@ mod notify;
 mod run_store;
 mod runs;
 mod shutdown;
+mod warned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -26,46 +28,42 @@ use outrigger_manifest::Workload;
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;
 use outrigger_view::output::Output;
-use serde_json::{Map, Value};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
-use crate::record::{RunEnd, RunRecord};
+use crate::read::{Checks, Machine, Read, ReadOptions, read};
+use crate::record::{RunEnd, RunRecord, SavedWorkloads};
 use crate::sinks::Sinks;
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
 use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions, pod_number};
 use crate::work::{PlannedPod, Work};
 use crate::workload::Wanted;
 use logind::{Announcement, Logind};
+pub use manifests::ManifestDir;
 use manifests::{Files, Manifests};
 use notify::notify;
 use run_store::{END, RECORD, RunStore, WORKLOADS};
 pub use run_store::{LeftPods, Unfinished, unfinished_runs};
 use runs::{Driven, Managed, RunOrder, Standings};
 pub use shutdown::ShutdownGrace;
+use warned::Warned;
 
 /// Interval of removing old ended pods.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// Creates pods from a saved record. The same record always gives the same pods.
-pub type Reader = Arc<dyn Fn(&RunRecord) -> Result<Work, String> + Send + Sync>;
-
-/// Creates a record from a file of the manifest directory, given its path and its text.
-pub type FileReader = Arc<dyn Fn(PathBuf, String) -> RunRecord + Send + Sync>;
-
 /// Options of a node.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct NodeOptions {
     /// The state directory. Absolute, without symbolic links.
     pub state_dir: PathBuf,
     /// The directory of manifests, if there is one.
-    pub manifests: Option<PathBuf>,
-    /// Creates pods from a saved record.
-    pub read: Reader,
-    /// Creates records from manifest files.
-    pub read_file: FileReader,
+    pub manifests: Option<ManifestDir>,
+    /// What manifests are checked against.
+    pub machine: Machine,
+    /// Refuse pods that the Pod Security Standard `restricted` does not allow, whoever asks for them.
+    pub restricted: bool,
     /// Whether pods are stopped when the node stops.
     pub at_exit: AtExit,
     /// How long pods may take to stop when the machine shuts down, by priority.
@@ -141,6 +139,7 @@ pub struct Node<R: Runtime> {
     refused: BTreeMap<PathBuf, String>,
     /// Those that are refused only until a pod of the same name is gone.
     awaiting_names: BTreeSet<PathBuf>,
+    warned: Warned,
 }
 
 /// One run.
@@ -200,6 +199,7 @@ impl<R: Runtime> Node<R> {
             tasks: JoinSet::new(),
             refused: BTreeMap::new(),
             awaiting_names: BTreeSet::new(),
+            warned: Warned::default(),
         };
         for id in node.store.runs() {
             if let Err(e) = node.resume(&id) {
@@ -218,8 +218,8 @@ impl<R: Runtime> Node<R> {
         let text = |e: std::io::Error| e.to_string();
         let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
         let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
-        let work = (self.options.read)(&record)?;
-        let saved: Option<Map<String, Value>> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
+        let work = self.read(&record, Checks::Accepted).map(|read| self.warn(&record, read))?;
+        let saved: Option<SavedWorkloads> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
             tracing::error!(run = id, "cannot read the state of its workloads, starting them again: {e}");
             None
         });
@@ -239,9 +239,37 @@ impl<R: Runtime> Node<R> {
         Ok(())
     }
 
+    /// Reads the manifests of a run, with the restrictions of this node.
+    fn read(&self, record: &RunRecord, checks: Checks<'_>) -> Result<Read, String> {
+        let restricted = self.options.restricted || record.reading.restricted;
+        let reading = ReadOptions { restricted, ..record.reading.clone() };
+        let record = RunRecord { reading, ..record.clone() };
+        read(&record, checks).map_err(|e| e.to_string())
+    }
+
+    /// Reads the manifests of a run that is to be started or changed.
+    fn read_new(&mut self, record: &RunRecord) -> Result<Work, String> {
+        self.read(record, Checks::New(&self.options.machine)).map(|read| self.warn(record, read))
+    }
+
+    /// Reads the manifests of a run that was accepted before.
+    fn read_accepted(&self, record: &RunRecord) -> Result<Work, String> {
+        self.read(record, Checks::Accepted).map(|read| read.work)
+    }
+
+    /// Shows the warnings about a file of the manifest directory, unless they were shown before. `outrigger run -d` and
+    /// `apply` show theirs themselves.
+    fn warn(&mut self, record: &RunRecord, read: Read) -> Work {
+        if let Some(file) = &record.manifest {
+            let news = self.warned.news(file, &read.warnings, &read.work.sources);
+            // Standard error may be closed.
+            let _ = news.map(|text| self.output.writer().write_all(text.as_bytes()));
+        }
+        read.work
+    }
+
     /// Saves and starts a new run.
-    fn add(&mut self, record: RunRecord) -> Result<Accepted, OrderError> {
-        let work = (self.options.read)(&record)?;
+    fn add(&mut self, record: RunRecord, work: Work) -> Result<Accepted, OrderError> {
         self.names_are_free(&work, None)?;
         let objects = objects(&work);
         let id = new_id();
@@ -304,7 +332,7 @@ impl<R: Runtime> Node<R> {
             store: self.store.clone(),
             clock,
             orders: given,
-            saved: Arc::default(),
+            saved: SavedWorkloads::default(),
             is_frozen: false,
             changes: 0,
             gone: Vec::new(),
@@ -339,7 +367,7 @@ impl<R: Runtime> Node<R> {
     fn retired(&self, id: &str, record: &RunRecord) -> Vec<Managed> {
         let mut out = Vec::new();
         for retired in &record.retired {
-            let work = match (self.options.read)(&record.before(retired)) {
+            let work = match self.read_accepted(&record.before(retired)) {
                 Ok(work) => work,
                 Err(e) => {
                     tracing::error!(run = id, "{} was removed and cannot be read any more: {e}", retired.key);
@@ -440,7 +468,8 @@ impl<R: Runtime> Node<R> {
             }
             Order::Run { record, reply } => {
                 // The client may be gone.
-                let _ = reply.send(self.add(*record));
+                let added = self.read_new(&record).map_err(OrderError::from);
+                let _ = reply.send(added.and_then(|work| self.add(*record, work)));
             }
         }
     }
@@ -488,7 +517,7 @@ impl<R: Runtime> Node<R> {
             }
         }
         self.refused.retain(|path, text| files.get(path) == Some(text));
-        self.apply_files(&files);
+        self.apply_files(manifests, &files);
         let mut there = BTreeSet::new();
         for (id, run) in &mut self.runs {
             let Some(path) = &run.record.manifest else { continue };
@@ -510,12 +539,14 @@ impl<R: Runtime> Node<R> {
             if there.contains(&path) || self.refused.contains_key(&path) {
                 continue;
             }
-            let record = (self.options.read_file)(path.clone(), text.clone());
-            let work = (self.options.read)(&record);
-            if work.is_ok_and(|work| self.names_are_free(&work, None).is_err()) {
-                self.awaiting_names.insert(path.clone());
-            }
-            if let Err(e) = self.add(record) {
+            let record = manifests.record(&path, &text);
+            let added = self.read_new(&record).map_err(OrderError::from).and_then(|work| {
+                if self.names_are_free(&work, None).is_err() {
+                    self.awaiting_names.insert(path.clone());
+                }
+                self.add(record, work)
+            });
+            if let Err(e) = added {
                 tracing::error!("{}: {e}", path.display());
                 self.refused.insert(path, text);
             }
@@ -523,7 +554,7 @@ impl<R: Runtime> Node<R> {
     }
 
     /// Applies changed files to their pods. A file that cannot be run changes nothing.
-    fn apply_files(&mut self, files: &BTreeMap<PathBuf, String>) {
+    fn apply_files(&mut self, manifests: &Manifests, files: &BTreeMap<PathBuf, String>) {
         let is_changed = |run: &Run<R>| {
             let path = run.record.manifest.as_ref().filter(|_| run.ended.is_none() && !run.is_stopping)?;
             let text = files.get(path).filter(|text| self.refused.get(path) != Some(text))?;
@@ -533,8 +564,9 @@ impl<R: Runtime> Node<R> {
         let changed: Vec<(String, (PathBuf, String))> =
             self.runs.iter().filter_map(|(id, run)| Some((id.clone(), is_changed(run)?))).collect();
         for (id, (path, text)) in changed {
-            let record = (self.options.read_file)(path.clone(), text.clone());
-            let applied = (self.options.read)(&record)
+            let record = manifests.record(&path, &text);
+            let applied = self
+                .read_new(&record)
                 .map_err(OrderError::from)
                 .and_then(|work| self.apply_to(&id, record, work, false));
             match applied {

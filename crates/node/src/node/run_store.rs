@@ -5,10 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use outrigger_agent::files::{make_dir, missing_is_fine, names, read, replace};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use outrigger_agent::files::{Saved, make_dir, missing_is_fine, names, read, replace};
+use outrigger_agent::{LeftPod, left_pods};
 
 /// The file with the record of a run.
 pub(super) const RECORD: &str = "run.json";
@@ -49,18 +47,14 @@ pub fn unfinished_runs(state_dir: &Path) -> Option<Unfinished> {
         return None;
     }
     let is_of_run = |pod: &String| unfinished.iter().any(|run| pod.starts_with(&format!("{run}-")));
-    let ids = names(&state_dir.join("node/pods")).into_iter().filter(is_of_run);
-    let pods = ids.filter_map(|id| {
-        let state: Value = read(&state_dir.join("node/pods").join(&id).join("state.json")).ok()??;
-        let obs = &state["observation"];
-        Some((id, obs["over"] == true, obs["stop"]["cause"] == "node-shutdown"))
-    });
+    let pods = left_pods(state_dir).into_iter().filter(|pod| is_of_run(&pod.sandbox));
     // Those that have ended otherwise do not count.
-    let pods: Vec<(String, bool, bool)> = pods.filter(|(_, over, shut_down)| !over || *shut_down).collect();
-    let may_run = |id: &String| outrigger_embedded::is_running(state_dir, id) != Some(false);
-    let pods = match pods.iter().all(|(_, over, _)| *over) {
+    let pods: Vec<LeftPod> = pods.filter(|pod| !pod.over || pod.shut_down).collect();
+    let may_run =
+        |pod: &LeftPod| !pod.over && outrigger_embedded::is_running(state_dir, &pod.sandbox) != Some(false);
+    let pods = match pods.iter().all(|pod| pod.over) {
         true if !pods.is_empty() => LeftPods::ShutDown,
-        _ if pods.iter().any(|(id, over, _)| !over && may_run(id)) => LeftPods::Running,
+        _ if pods.iter().any(may_run) => LeftPods::Running,
         _ => LeftPods::Gone,
     };
     Some(Unfinished { runs: unfinished.len(), pods })
@@ -92,7 +86,7 @@ impl RunStore {
     }
 
     /// Writes a file of a run.
-    pub(super) fn save_run(&self, id: &str, what: &str, content: &impl Serialize) -> io::Result<()> {
+    pub(super) fn save_run(&self, id: &str, what: &str, content: &impl Saved) -> io::Result<()> {
         let path = self.run(id, what);
         if let Some(dir) = path.parent() {
             make_dir(dir)?;
@@ -101,7 +95,7 @@ impl RunStore {
     }
 
     /// Reads a file of a run; `None` if it does not exist.
-    pub(super) fn load_run<T: DeserializeOwned>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
+    pub(super) fn load_run<T: Saved>(&self, id: &str, what: &str) -> io::Result<Option<T>> {
         read(&self.run(id, what))
     }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::run_store::{END, RunStore, WORKLOADS};
 use crate::control::{Progress, RestartOrder};
 use crate::outcome::exit_code;
-use crate::record::{RunEnd, RunRecord};
+use crate::record::{RunEnd, RunRecord, SavedWorkloads};
 use crate::sinks::Happened;
 use crate::supervisor::Supervisor;
 use crate::work::Work;
@@ -105,7 +105,7 @@ pub(super) struct Driven<R: Runtime> {
     pub(super) clock: Clock,
     pub(super) orders: mpsc::UnboundedReceiver<RunOrder>,
     /// The last saved state.
-    pub(super) saved: Arc<Map<String, Value>>,
+    pub(super) saved: SavedWorkloads,
     /// The machine is shutting down.
     pub(super) is_frozen: bool,
     /// The number of changes of the manifests whose replaced workloads are not all gone.
@@ -124,7 +124,8 @@ impl From<Managed> for Gone {
 
 impl<R: Runtime> Driven<R> {
     /// Restores the saved state of the workloads. Retired workloads without saved state are gone.
-    pub(super) fn restore(&mut self, mut saved: Map<String, Value>) {
+    pub(super) fn restore(&mut self, saved: SavedWorkloads) {
+        let mut saved = saved.workloads;
         self.workloads.retain(|workload| !workload.is_retired || saved.contains_key(&workload.key));
         for workload in &mut self.workloads {
             let Some(saved) = saved.remove(&workload.key) else { continue };
@@ -249,16 +250,17 @@ impl<R: Runtime> Driven<R> {
         self.tell_standings();
         let registry = &self.supervisor.sinks.registry;
         self.gone.retain(|gone| gone.pods.iter().any(|pod| registry.has(*pod)));
-        let mut saved: Map<String, Value> =
+        let mut workloads: Map<String, Value> =
             self.workloads.iter().map(|w| (w.key.clone(), w.controller.save())).collect();
-        saved.extend(self.gone.iter().map(|gone| (gone.key.clone(), gone.state.clone())));
-        if saved == *self.saved {
+        workloads.extend(self.gone.iter().map(|gone| (gone.key.clone(), gone.state.clone())));
+        let saved = SavedWorkloads { workloads };
+        if saved == self.saved {
             return;
         }
         if let Err(e) = self.store.save_run(&self.id, WORKLOADS, &saved) {
             tracing::warn!(run = self.id, "a restart of the node would not know its workloads: {e}");
         }
-        self.saved = Arc::new(saved);
+        self.saved = saved;
     }
 
     fn take_in(&mut self, happened: Happened) {

@@ -1,8 +1,7 @@
 //! Tests of a node on a timer-based fake runtime.
 
 use outrigger_agent::options::PodOptions;
-use outrigger_lifecycle::{FeatureGates, plan};
-use outrigger_manifest::{ReadOptions, SourceFile};
+use outrigger_manifest::SourceFile;
 use outrigger_runtime::NetworkMode;
 use outrigger_testkit::fake::{FakeRuntime, Script};
 use outrigger_view::output::{Format, Verbosity};
@@ -21,41 +20,24 @@ fn record(argument: &str) -> RunRecord {
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  restartPolicy: Never\n  \
          containers: [{{name: main, image: i, args: [{argument}]}}]\n"
     );
-    RunRecord {
-        files: vec!["p.yaml".to_owned()],
-        sources: vec![("p.yaml".to_owned(), text)],
-        reading: Value::Null,
-        pods: PodOptions::new(NetworkMode::None),
-        names: String::new(),
-        generations: BTreeMap::new(),
-        retired: Vec::new(),
-        manifest: None,
-        status: None,
-    }
+    let source = SourceFile::new("p.yaml", text);
+    let pods = PodOptions::new(NetworkMode::None);
+    RunRecord::new(vec!["p.yaml".to_owned()], &[source], ReadOptions::default(), pods)
 }
 
-fn read(record: &RunRecord) -> Result<Work, String> {
-    let files: Vec<SourceFile> =
-        record.sources.iter().map(|(name, text)| SourceFile::new(name.clone(), text.clone())).collect();
-    let manifest = outrigger_manifest::read(&files, &ReadOptions::default()).map_err(|_| "unreadable")?;
-    let planned = |pod: &outrigger_manifest::PodManifest| {
-        let plan = plan(&pod.input, &FeatureGates::default()).unwrap().plan;
-        PlannedPod { manifest: pod.clone(), plan }
-    };
-    Ok(Work {
-        pods: manifest.pods.iter().map(planned).collect(),
-        workloads: manifest.workloads,
-        companions: manifest.companions,
-        sources: files,
-    })
+impl Node<FakeRuntime> {
+    fn start_run(&mut self, record: RunRecord) -> Result<Accepted, OrderError> {
+        let work = self.read_new(&record)?;
+        self.add(record, work)
+    }
 }
 
 async fn node(runtime: &Arc<FakeRuntime>, dir: &tempfile::TempDir) -> Node<FakeRuntime> {
     let options = NodeOptions {
         state_dir: dir.path().canonicalize().unwrap(),
         manifests: None,
-        read: Arc::new(read),
-        read_file: Arc::new(|_, _| unreachable!("there is no manifest directory")),
+        machine: Machine { runtime: None, state_dir: None, on_failure: OnFailure::Retry },
+        restricted: false,
         at_exit: AtExit::LeavePods,
         shutdown: ShutdownGrace::default(),
         keep: Keep::default(),
@@ -73,7 +55,7 @@ async fn what_is_applied_in_the_moment_a_run_ends_is_not_lost() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
     let mut node = node(&runtime, &dir).await;
-    let run = node.add(record("first")).unwrap().run;
+    let run = node.start_run(record("first")).unwrap().run;
     let starts = || runtime.calls().iter().filter(|call| call.starts_with("start main")).count();
 
     // All its pods have ended, which the node has not been told yet.
@@ -99,7 +81,7 @@ async fn what_has_finished_is_not_run_again_by_apply() {
     let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
     let starts = || runtime.calls().iter().filter(|call| call.starts_with("start main")).count();
     let mut first = node(&runtime, &dir).await;
-    let run = first.add(record("same")).unwrap().run;
+    let run = first.start_run(record("same")).unwrap().run;
     let ended = first.tasks.join_next().await.unwrap();
     first.run_ended(ended);
     // An order for a run that has ended is not kept for later.
@@ -139,9 +121,9 @@ async fn each_run_of_a_job_has_names_of_its_own_which_the_next_node_knows() {
     let mut first = node(&runtime, &dir).await;
     let mut runs = Vec::new();
     for _ in 0..2 {
-        runs.push(first.add(job()).unwrap().run);
+        runs.push(first.start_run(job()).unwrap().run);
         // There is one Job of this name at a time, even between two of its pods.
-        let refused = first.add(job()).unwrap_err().to_string();
+        let refused = first.start_run(job()).unwrap_err().to_string();
         assert!(refused.starts_with("job/report is already there, in run "), "{refused}");
         let ended = first.tasks.join_next().await.unwrap();
         first.run_ended(ended);
@@ -172,9 +154,9 @@ async fn pods_of_a_run_that_goes_on_keep_their_names() {
         RunRecord { sources: vec![("web.yaml".to_owned(), text)], ..record("") }
     };
     let mut first = node(&runtime, &dir).await;
-    first.add(deployment("one")).unwrap();
+    first.start_run(deployment("one")).unwrap();
     let before = names(&first);
-    let fixed = read(&deployment("one")).unwrap().pods[0].manifest.name().to_owned();
+    let fixed = first.read_accepted(&deployment("one")).unwrap().pods[0].manifest.name().to_owned();
     assert_eq!(before.len(), 1);
     assert_ne!(before[0], fixed, "names depend on the run");
     drop(first);

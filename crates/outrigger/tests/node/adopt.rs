@@ -251,7 +251,7 @@ fn garbage(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
     let bad = crate::leaks::names(&pods).into_iter().find(|id| id.ends_with("-bad")).expect("its files");
-    fs::write(pods.join(bad).join("state.json"), "{\"version\":1,\"obs").expect("damage");
+    fs::write(pods.join(bad).join("observation.json"), "{\"version\":1,\"obs").expect("damage");
     let runs = node.state().join("node/runs");
     let records = crate::leaks::names(&runs).into_iter().map(|run| runs.join(run).join("run.json"));
     let is_lost =

@@ -643,7 +643,7 @@ fn run_once(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
     for pod in crate::leaks::names(&pods) {
-        let path = pods.join(pod).join("state.json");
+        let path = pods.join(pod).join("observation.json");
         let mut state: Value = serde_json::from_slice(&fs::read(&path).expect("a state")).expect("JSON");
         state["boot"] = json!("another");
         fs::write(&path, state.to_string()).expect("write");

@@ -284,7 +284,7 @@ impl<'b> Daemon<'b> {
         let unfinished: Vec<String> = sandboxes
             .iter()
             .flat_map(|id| names(&state.join("node/pods").join(id)))
-            .filter(|file| !["logs", "pod.json", "state.json"].contains(&file.as_str()))
+            .filter(|file| !["logs", "pod.json", "observation.json"].contains(&file.as_str()))
             .collect();
         assert!(unfinished.is_empty(), "files are left: {unfinished:?}");
     }

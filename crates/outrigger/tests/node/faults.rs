@@ -192,9 +192,9 @@ impl Drop for Covered {
 
 /// Files below the state directory, by the kind of damage, each of a separate pod.
 const DAMAGES: [(&str, Damage); 18] = [
-    ("node/pods/POD/state.json", Damage::Half),
-    ("node/pods/POD/state.json", Damage::Garbage),
-    ("node/pods/POD/state.json", Damage::Missing),
+    ("node/pods/POD/observation.json", Damage::Half),
+    ("node/pods/POD/observation.json", Damage::Garbage),
+    ("node/pods/POD/observation.json", Damage::Missing),
     ("node/pods/POD/pod.json", Damage::Empty),
     ("node/pods/POD/pod.json", Damage::Missing),
     ("node/runs/RUN/run.json", Damage::Half),
@@ -205,7 +205,7 @@ const DAMAGES: [(&str, Damage); 18] = [
     ("pods/POD/ns/containers/CONTAINER/state.json", Damage::Garbage),
     ("pods/POD/node.json", Damage::Empty),
     // Opening a pipe blocks until another process opens its other end.
-    ("node/pods/POD/state.json", Damage::Pipe),
+    ("node/pods/POD/observation.json", Damage::Pipe),
     ("node/pods/POD/pod.json", Damage::Pipe),
     ("node/runs/RUN/run.json", Damage::Pipe),
     ("node/runs/RUN/workloads.json", Damage::Pipe),

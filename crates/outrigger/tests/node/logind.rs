@@ -127,7 +127,8 @@ fn shutdown(bench: &Bench, name: &str) {
     let order = || fs::read_to_string(log.join("order")).unwrap_or_default();
     assert_eq!(order(), "low/app\nlow/proxy\nhigh/app\n");
     for pod in crate::leaks::names(&node.state().join("node/pods")) {
-        let state = fs::read(node.state().join("node/pods").join(&pod).join("state.json")).expect("a state");
+        let state =
+            fs::read(node.state().join("node/pods").join(&pod).join("observation.json")).expect("a state");
         let state: Value = serde_json::from_slice(&state).expect("JSON");
         assert_eq!(state["observation"]["stop"]["cause"], "node-shutdown", "{pod}");
     }

@@ -108,7 +108,8 @@ fn convert(yaml: &str, target: Target) -> Result<Converted, ConvertError> {
     let manifest = args.read(&sources).unwrap_or_else(|e| panic!("{e:?}\n{yaml}"));
     let checked = check(&manifest, &FeatureGates::default());
     let before = checked[0].planned.as_ref().expect("random pods have plans").plan.clone();
-    let result = super::convert(yaml, &checked, target, &args.options(), &FeatureGates::default())?;
+    let result =
+        super::convert(yaml, &checked, target, &args.options().manifest_options(), &FeatureGates::default())?;
     let manifest =
         args.read(&[SourceFile::new("pod.yaml", result.text.as_str())]).expect("it was read before");
     let after = outrigger_lifecycle::plan(&manifest.pods[0].input, &FeatureGates::default());

@@ -3,11 +3,12 @@
 use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
 use outrigger_manifest::Diagnostic;
-use outrigger_node::work::{PlannedPod, Work};
 use outrigger_runtime::{AppArmor, NetworkMode};
 
+use crate::work::{PlannedPod, Work};
+
 /// Errors for settings that cannot be applied, each with its line, and one warning if AppArmor is not active.
-pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
+pub(super) fn check(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     let mut is_idle = None;
     for pod in &work.pods {
@@ -18,7 +19,7 @@ pub(crate) fn check(work: &Work) -> Vec<Diagnostic> {
 }
 
 /// Errors for pods that insist on a user namespace of their own, in a run on the host's network.
-pub(crate) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic> {
+pub(super) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic> {
     // Without root everything is in a user namespace already.
     if network != NetworkMode::Host || outrigger_embedded::rootless::standing().is_rootless() {
         return Vec::new();
@@ -35,8 +36,8 @@ pub(crate) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic
     refused.collect()
 }
 
-/// The same for a CRI runtime: warnings for settings that cannot be guaranteed.
-pub(crate) fn check_cri(work: &Work) -> Vec<Diagnostic> {
+/// The same for a CRI runtime.
+pub(super) fn check_cri(work: &Work) -> Vec<Diagnostic> {
     let mut findings = Vec::new();
     for pod in &work.pods {
         let Some(spec) = &pod.manifest.input.pod.spec else { continue };

@@ -1,46 +1,39 @@
-//! Finds what a run needs and can never get, before anything starts.
+//! Finds what a run needs and can never get on this machine, before anything starts.
 
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, SeccompProfile};
 use outrigger_agent::host_path::{self, HostPathFault};
+use outrigger_agent::options::OnFailure;
 use outrigger_agent::security::seccomp_profile_path;
 use outrigger_embedded::rootless;
 use outrigger_images::{invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk};
-use outrigger_lifecycle::{ContainerRef, FeatureGates, FieldPath, List, parse_quantity};
-use outrigger_manifest::{Checked, Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List, parse_quantity};
+use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
 
-/// Where the pods will run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Machine<'a> {
-    /// A CRI runtime, which cannot read images from disk.
-    pub(crate) cri: bool,
-    /// The state directory, if known.
-    pub(crate) state_dir: Option<&'a Path>,
-    /// Whether what can never succeed is tried again and again, as the kubelet does: then it is only warned about.
-    pub(crate) keeps_trying: bool,
-}
+use super::{Machine, RuntimeKind};
 
 /// Checks for ConfigMaps, Secrets and keys that are not in the manifest, host ports used twice, and images on
 /// disk, host paths and profiles that are not on this machine.
-pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic> {
+pub(super) fn check(manifest: &Manifest, machine: &Machine) -> Vec<Diagnostic> {
+    let is_embedded = matches!(machine.runtime, Some(RuntimeKind::Embedded(_)));
     let mut out = check_host_ports(manifest);
     // Pods of one workload differ only in name: the first stands for all.
     for pod in &manifest.pods {
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
-        out.extend(host_paths(pod, spec, machine.keeps_trying));
-        if !machine.cri {
+        out.extend(host_paths(pod, spec, machine.on_failure));
+        if is_embedded {
             out.extend(different_ids(pod, spec));
         }
         for (place, container) in containers(spec) {
-            out.extend(image(pod, place, container, machine.cri));
+            out.extend(image(pod, place, container, machine.is_cri()));
             out.extend(tiny_memory(pod, place, container));
-            out.extend(root_forbidden(pod, spec, place, container, machine.keeps_trying));
-            if !machine.cri {
+            out.extend(root_forbidden(pod, spec, place, container, machine.on_failure));
+            if is_embedded {
                 out.extend(unmapped_ids(pod, spec, place, container));
             }
-            if let Some(state_dir) = machine.state_dir {
+            if let Some(state_dir) = &machine.state_dir {
                 out.extend(seccomp(pod, spec, place, container, state_dir));
             }
         }
@@ -49,17 +42,6 @@ pub(crate) fn check(manifest: &Manifest, machine: Machine<'_>) -> Vec<Diagnostic
     // A setting of the pod applies to all its containers.
     out.dedup();
     out
-}
-
-/// Checks the pods themselves, and that what they refer to is in the manifest: for commands that look at pods and do not
-/// run them, so that what only this machine lacks does not matter.
-pub(crate) fn check_pods<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
-    let mut checked = outrigger_manifest::check(manifest, features);
-    for one in &mut checked {
-        one.diagnostics.extend(check_references(manifest, one.pod));
-        one.diagnostics.sort_by_key(|d| d.span);
-    }
-    checked
 }
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = (ContainerRef, &Container)> {
@@ -153,7 +135,7 @@ fn root_forbidden(
     spec: &PodSpec,
     place: ContainerRef,
     container: &Container,
-    keeps_trying: bool,
+    on_failure: OnFailure,
 ) -> Option<Diagnostic> {
     let (own, all) = (container.security_context.as_ref(), spec.security_context.as_ref());
     let of_own = own.and_then(|c| c.run_as_non_root);
@@ -173,8 +155,10 @@ fn root_forbidden(
     );
     // Only a change of the manifest helps.
     let span = pod.point(&context.field("runAsNonRoot"));
-    let mut found =
-        if keeps_trying { Diagnostic::warning(span, text) } else { Diagnostic::error(span, text) };
+    let mut found = match on_failure {
+        OnFailure::Retry => Diagnostic::warning(span, text),
+        OnFailure::StopIfHopeless | OnFailure::Stop => Diagnostic::error(span, text),
+    };
     found.code = Some("security");
     Some(found.hint("add `runAsUser`, for example 1000"))
 }
@@ -309,7 +293,7 @@ fn seccomp(
 }
 
 /// Host paths that do not exist yet, for which the pod waits, and those that can never be mounted.
-fn host_paths(pod: &PodManifest, spec: &PodSpec, keeps_trying: bool) -> Vec<Diagnostic> {
+fn host_paths(pod: &PodManifest, spec: &PodSpec, on_failure: OnFailure) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let Some(host_path) = &volume.host_path else { continue };
@@ -339,7 +323,7 @@ fn host_paths(pod: &PodManifest, spec: &PodSpec, keeps_trying: bool) -> Vec<Diag
         };
         let span = pod.point(&FieldPath::spec("volumes").index(index).field("hostPath").field("path"));
         // A service that starts creates its paths, and does not change those of others.
-        let mut found = match fault == HostPathFault::Missing || keeps_trying {
+        let mut found = match fault == HostPathFault::Missing || on_failure == OnFailure::Retry {
             true => Diagnostic::warning(span, format!("{text}: the pod waits {until}")),
             false => Diagnostic::error(span, text),
         };

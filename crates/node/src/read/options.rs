@@ -1,0 +1,48 @@
+//! How the manifests of a run are read.
+
+use outrigger_lifecycle::FeatureGates;
+use outrigger_manifest::Validate;
+use serde::{Deserialize, Serialize};
+
+/// How the manifests of a run are read. A node saves it with the run, so that the manifests always give the same pods.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadOptions {
+    /// How to treat unknown and repeated fields.
+    pub validate: Validate,
+    /// The feature gates.
+    pub features: FeatureGates,
+    /// The namespace of objects that do not set one.
+    pub namespace: String,
+    /// Warn about every skipped object, not only about the number of each kind.
+    pub list_skipped: bool,
+    /// The number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
+    pub replicas: Option<u32>,
+    /// Refuse pods that the Pod Security Standard `restricted` does not allow.
+    pub restricted: bool,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions {
+            validate: Validate::Strict,
+            features: FeatureGates::default(),
+            namespace: "default".to_owned(),
+            list_skipped: false,
+            replicas: None,
+            restricted: false,
+        }
+    }
+}
+
+impl ReadOptions {
+    /// The part that concerns the text alone.
+    pub fn manifest_options(&self) -> outrigger_manifest::ReadOptions {
+        outrigger_manifest::ReadOptions {
+            validate: self.validate,
+            namespace: Some(self.namespace.clone()),
+            replicas: self.replicas,
+            list_skipped: self.list_skipped,
+            ..outrigger_manifest::ReadOptions::default()
+        }
+    }
+}
