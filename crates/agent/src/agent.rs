@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_lifecycle::{Phase, Plan, StopCause, changes};
+use outrigger_lifecycle::{Phase, StopCause, changes};
 use outrigger_runtime::{Runtime, SandboxId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument as _;
@@ -16,7 +16,7 @@ use crate::event::{Emitter, EndCause, Events, PodEventKind, PodResult, Scope, Sn
 use crate::fields::Host;
 use crate::log::LogFollower;
 use crate::options::{AgentOptions, Durability, LogLines, NewPod, StatusUpdates};
-use crate::pod::PodContext;
+use crate::pod::{PodContext, PreparedPod};
 use crate::state::{Latest, PodState, StopRequest};
 use crate::store::{Found, PodStore, SavedPod, Store};
 use crate::tasks::Task;
@@ -90,10 +90,11 @@ enum Left {
     /// that run only once.
     ShutDown(Box<Found>),
     /// State of a pod that is being stopped for a shutdown of the machine, by a process that did not live to see
-    /// the end of it. The stop is finished with the plan it began with; then the pod starts again.
-    ShuttingDown(Box<Found>, Box<NewPod>),
-    /// Complete state, and the new plan if it differs from the persisted one.
-    State(Box<Found>, Option<Box<Plan>>),
+    /// the end of it. The stop is finished with the plan it began with, which the second part has if it is another
+    /// one; then the pod starts again.
+    ShuttingDown(Box<Found>, Option<Box<PodContext>>),
+    /// Complete state. The second part is the pod with the plan it was started with, if that is another one.
+    State(Box<Found>, Option<Box<PodContext>>),
 }
 
 /// What is done before a pod's worker begins.
@@ -184,62 +185,53 @@ impl<R: Runtime> Agent<R> {
         self.0.subscribers.subscribe(scope)
     }
 
-    /// Builds the context of a pod without starting it.
+    /// Makes everything of a pod that does not depend on its run: once for each pod.
     ///
     /// # Errors
     /// Returns the reason if the pod cannot be run.
-    pub fn describe(&self, pod: &NewPod) -> Result<PodContext, String> {
-        PodContext::new(pod, self.0.host.clone(), &self.0.options.state_dir)
+    pub fn prepare(&self, pod: NewPod) -> Result<PreparedPod, String> {
+        PreparedPod::new(pod, self.0.host.clone(), &self.0.options.state_dir)
     }
 
     /// Checks whether a pod could be created now.
     ///
     /// # Errors
     /// Returns the reason if it cannot be created; retrying is unlikely to help.
-    pub fn check(&self, pod: &PodContext) -> Result<(), SandboxFailure> {
-        let checked = self.0.runtime.check_sandbox(&pod.sandbox_spec()?);
-        checked.map_err(|error| SandboxFailure::new(&error, pod.spec()))
+    pub fn check(&self, pod: &PreparedPod) -> Result<(), SandboxFailure> {
+        let checked = self.0.runtime.check_sandbox(&pod.context.sandbox_spec()?);
+        checked.map_err(|error| SandboxFailure::new(&error, pod.context.spec()))
     }
 
     /// Runs a pod, or resumes it if another process started it.
     ///
     /// # Errors
     /// Returns the reason if the pod cannot be run.
-    pub fn add(&self, mut pod: NewPod) -> Result<Arc<PodContext>, String> {
+    pub fn add(&self, pod: PreparedPod) -> Result<Arc<PodContext>, String> {
         let inner = &*self.0;
-        if self.state(&pod.uid).is_some_and(|state| !state.over) {
-            return Err(format!("there is a pod with the UID {} already", pod.uid));
+        let uid = pod.context.uid().clone();
+        if self.state(&uid).is_some_and(|state| !state.over) {
+            return Err(format!("there is a pod with the UID {uid} already"));
         }
-        let found = self.find(&mut pod)?;
-        let context = Arc::new(self.describe(&pod)?);
-        let store = inner.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
+        let found = self.find(&pod.context);
+        let PreparedPod { context: wanted, group, status, on_failure } = pod;
+        let wanted = Arc::new(wanted);
+        let store = inner.store.as_ref().map(|store| store.pod(&wanted.sandbox_id.0));
         if let (Some(store), Left::ShutDown(_)) = (&store, &found) {
             store.forget_state();
         }
-        if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown(_)) = (&store, &found) {
-            let saved = SavedPod { uid: pod.uid.clone(), plan: pod.plan.clone() };
-            if let Err(e) = store.create(&saved) {
-                tracing::warn!(
-                    pod = context.name(),
-                    "cannot save the pod's state; if the node restarts, the pod is lost: {e}"
-                );
-            }
+        let saved = SavedPod { uid: uid.clone(), plan: (**wanted.plan()).clone() };
+        if let (Some(store), Left::Nothing | Left::Damaged | Left::ShutDown(_)) = (&store, &found)
+            && let Err(e) = store.create(&saved)
+        {
+            tracing::warn!(
+                pod = wanted.name(),
+                "cannot save the pod's state; if the node restarts, the pod is lost: {e}"
+            );
         }
-        let update = match &found {
-            Left::State(_, Some(plan)) => {
-                let changed = NewPod { plan: (**plan).clone(), ..pod.clone() };
-                Some(Arc::new(self.describe(&changed)?.succeeding(&context)))
-            }
-            _ => None,
-        };
         let (stop, stops) = watch::channel(None);
         let (orders, given) = mpsc::unbounded_channel();
         let latest: Arc<Latest> = Arc::default();
-        let events = Emitter {
-            pod: pod.uid.clone(),
-            group: pod.group.clone(),
-            subscribers: inner.subscribers.clone(),
-        };
+        let events = Emitter { pod: uid.clone(), group, subscribers: inner.subscribers.clone() };
         let options = WorkerOptions {
             clock: inner.clock,
             stop: stops,
@@ -248,9 +240,10 @@ impl<R: Runtime> Agent<R> {
             latest: latest.clone(),
             logs: inner.logs.clone(),
             store: store.clone(),
-            status: pod.status,
-            on_failure: pod.on_failure,
+            status,
+            on_failure,
         };
+        let (mut context, mut update) = (wanted.clone(), None);
         let found = match found {
             Left::ShuttingDown(found, stopped) => {
                 // The stop is the machine's, not the workload's: subscribers get no events of it.
@@ -263,17 +256,26 @@ impl<R: Runtime> Agent<R> {
                     logs: None,
                     store: store.clone(),
                     status: StatusUpdates::Omitted,
-                    on_failure: pod.on_failure,
+                    on_failure,
                 };
-                let context = Arc::new(self.describe(&stopped)?);
-                let worker = Worker::new(inner.runtime.clone(), context, stopped.plan, quiet);
-                let saved = SavedPod { uid: pod.uid.clone(), plan: pod.plan.clone() };
+                let stopped = stopped.map_or_else(|| wanted.clone(), |stopped| Arc::new(*stopped));
+                let worker = Worker::new(inner.runtime.clone(), stopped, quiet);
                 Before::Stop(Box::new(Stop { worker, found: *found, store: store.clone(), saved }))
+            }
+            Left::State(found, started) => {
+                if let Some(started) = started {
+                    // An update requested before the process ended is applied by the next one. Any other difference
+                    // comes from a change of version: a pod is stopped by the plan it was started with (G-30).
+                    let is_update = changes(started.plan(), wanted.plan()).is_ok_and(|all| !all.is_empty());
+                    update = is_update.then(|| wanted.clone());
+                    context = Arc::new(*started);
+                }
+                Before::Nothing(Left::State(found, None))
             }
             found => Before::Nothing(found),
         };
-        let worker = Worker::new(inner.runtime.clone(), context.clone(), pod.plan, options);
-        let span = tracing::info_span!("pod", name = context.name(), uid = %pod.uid);
+        let worker = Worker::new(inner.runtime.clone(), context.clone(), options);
+        let span = tracing::info_span!("pod", name = context.name(), uid = %uid);
         let work = work(worker, found, update.clone(), ResumingPod::new(&inner.resuming));
         let work = work.instrument(span.clone());
         let watched = watch_worker(work, inner.runtime.clone(), context.clone(), events, latest.clone());
@@ -286,7 +288,7 @@ impl<R: Runtime> Agent<R> {
             store,
             _worker,
         };
-        self.members().insert(pod.uid, member);
+        self.members().insert(uid, member);
         Ok(context)
     }
 
@@ -294,11 +296,16 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns an error if no readable state is left.
-    pub fn add_finished(&self, mut pod: NewPod) -> Result<Arc<PodContext>, String> {
-        let (Left::State(found, _) | Left::ShutDown(found)) = self.find(&mut pod)? else {
-            return Err("nothing is left of the pod".to_owned());
+    pub fn add_finished(&self, pod: PreparedPod) -> Result<Arc<PodContext>, String> {
+        let (found, started) = match self.find(&pod.context) {
+            Left::State(found, started) => (found, started),
+            Left::ShutDown(found) => (found, None),
+            Left::Nothing | Left::Damaged | Left::ShuttingDown(..) => {
+                return Err("nothing is left of the pod".to_owned());
+            }
         };
-        let context = Arc::new(self.describe(&pod)?);
+        let uid = pod.context.uid().clone();
+        let context = Arc::new(started.map_or(pod.context, |started| *started));
         let store = self.0.store.as_ref().map(|store| store.pod(&context.sandbox_id.0));
         if let Some(store) = &store {
             context.logs_are_at(store.logs());
@@ -314,53 +321,38 @@ impl<R: Runtime> Agent<R> {
             store,
             _worker: None,
         };
-        self.members().insert(pod.uid, member);
+        self.members().insert(uid, member);
         Ok(context)
     }
 
-    /// Loads the state left by another process. If the pod can be resumed from it, the pod's plan is replaced
-    /// by the persisted one.
-    fn find(&self, pod: &mut NewPod) -> Result<Left, String> {
-        let Some(store) = &self.0.store else { return Ok(Left::Nothing) };
-        let described = self.describe(pod)?;
-        let store = store.pod(&described.sandbox_id.0);
+    /// Loads the state left by another process.
+    fn find(&self, pod: &PodContext) -> Left {
+        let Some(store) = &self.0.store else { return Left::Nothing };
+        let store = store.pod(&pod.sandbox_id.0);
         let found = store.pod().and_then(|saved| Ok((saved, store.load()?)));
         let (saved, found) = match found {
             Ok((Some(saved), Some(found))) => (saved, found),
-            Ok(_) => return Ok(Left::Nothing),
+            Ok(_) => return Left::Nothing,
             Err(e) => {
-                tracing::error!(
-                    pod = described.name(),
-                    "cannot read the pod's state, starting it again: {e}"
-                );
-                return Ok(Left::Damaged);
+                tracing::error!(pod = pod.name(), "cannot read the pod's state, starting it again: {e}");
+                return Left::Damaged;
             }
         };
         let plan = found.state.plan.clone().unwrap_or(saved.plan);
-        // An update requested before the process ended is applied by the next one. Any other difference comes
-        // from a change of version: a pod is stopped by the plan it was started with (G-30).
-        let is_changed = changes(&plan, &pod.plan).is_ok_and(|changes| !changes.is_empty());
-        let update = is_changed.then(|| Box::new(pod.plan.clone()));
-        let planned = NewPod { plan, ..pod.clone() };
-        let count = planned.plan.containers.len();
+        let count = plan.containers.len();
         let fits = found.state.observation.containers.len() == count && found.state.containers.len() == count;
-        if !fits || self.describe(&planned).is_err() {
-            tracing::error!(
-                pod = described.name(),
-                "the saved state belongs to another pod, starting it again"
-            );
-            return Ok(Left::Damaged);
-        }
+        let started = (plan != **pod.plan()).then(|| pod.with_plan(plan).map(Box::new)).transpose();
+        let Some(started) = started.ok().filter(|_| fits) else {
+            tracing::error!(pod = pod.name(), "the saved state belongs to another pod, starting it again");
+            return Left::Damaged;
+        };
         let obs = &found.state.observation;
         let is_shut_down = obs.stop.is_some_and(|stop| stop.cause == StopCause::NodeShutdown);
-        if is_shut_down && (obs.over || found.rebooted) {
-            return Ok(Left::ShutDown(Box::new(found)));
+        match is_shut_down {
+            true if obs.over || found.rebooted => Left::ShutDown(Box::new(found)),
+            true => Left::ShuttingDown(Box::new(found), started),
+            false => Left::State(Box::new(found), started),
         }
-        if is_shut_down {
-            return Ok(Left::ShuttingDown(Box::new(found), Box::new(planned)));
-        }
-        *pod = planned;
-        Ok(Left::State(Box::new(found), update))
     }
 
     /// Waits until all pods started by another process are resumed.
@@ -388,16 +380,15 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns the reason if the agent has no such pod or the change requires a new pod.
-    pub fn update(&self, pod: &NewPod) -> Result<(), String> {
-        let context = self.describe(pod)?;
+    pub fn update(&self, pod: PreparedPod) -> Result<(), String> {
         let mut members = self.members();
-        let member =
-            members.get_mut(&pod.uid).ok_or_else(|| format!("there is no pod with the UID {}", pod.uid))?;
-        changes(member.context.plan(), &pod.plan).map_err(|e| e.to_string())?;
-        let context = Arc::new(context.succeeding(&member.context));
+        let uid = pod.context.uid();
+        let member = members.get_mut(uid).ok_or_else(|| format!("there is no pod with the UID {uid}"))?;
+        changes(member.context.plan(), pod.context.plan()).map_err(|e| e.to_string())?;
+        let context = Arc::new(pod.context.with_logs_of(&member.context));
         member.context = context.clone();
         // Fails only if the worker has ended; then there is nothing to update.
-        let _ = member.orders.send(PodOrder::Update { pod: context, plan: Box::new(pod.plan.clone()) });
+        let _ = member.orders.send(PodOrder::Update(context));
         Ok(())
     }
 
@@ -512,8 +503,7 @@ async fn work<R: Runtime>(
         Left::State(found, _) => worker.resume(*found).await,
     }
     if let Some(context) = update {
-        let plan = (**context.plan()).clone();
-        worker.update(context, plan);
+        worker.update(context);
     }
     drop(resuming);
     worker.run().await

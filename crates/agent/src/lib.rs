@@ -1,6 +1,6 @@
 //! The agent runs pods identified by UID and reports one stream of typed events.
 //!
-//! [`Agent::start`] takes a runtime and a state directory. [`Agent::add`] runs a pod, [`Agent::update`]
+//! [`Agent::start`] takes a runtime and a state directory. [`Agent::prepare`] makes a pod ready, [`Agent::add`] runs it, [`Agent::update`]
 //! changes it in place, [`Agent::stop`] stops it in order, and [`Agent::remove`] removes one that has ended.
 //! [`Agent::subscribe`] returns events, [`Agent::state`] the current state. The agent does not know about
 //! terminals, manifest files or exit codes.
@@ -40,7 +40,7 @@ mod worker;
 
 pub use agent::{Agent, FinishedPod};
 pub use cause::SandboxFailure;
-pub use pod::{LogVisit, PodContext, host_ports};
+pub use pod::{LogVisit, PodContext, PreparedPod, host_ports};
 pub use store::{LeftPod, left_pods};
 pub use uid::PodUid;
 pub use volumes::host_path;

@@ -8,22 +8,21 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 use outrigger_lifecycle::{
-    Companions, ContainerRef, List, Plan, PodInput, Qos, STOP_MIN_MS, oom_score_adj, qos, stop_turns,
+    Companions, ContainerRef, List, Plan, PodInput, Qos, StopPlan, oom_score_adj, qos,
 };
 use outrigger_runtime::{
     ContainerId, ContainerSpec, Image, Mount, NetworkMode, PublishedPort, PullPolicy, PullRequest, Sandbox,
-    SandboxId, SandboxSpec, StopPlan, StopTurn,
+    SandboxId, SandboxSpec,
 };
 
 use crate::cause::{SandboxFailure, SpecFault};
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
 use crate::net::Reach;
-use crate::options::{NewPod, PodOptions};
+use crate::options::{NewPod, OnFailure, PodOptions, StatusUpdates};
 use crate::podfiles::{PodFiles, hostname};
 use crate::uid::PodUid;
 use crate::volumes::{self, Source, Volumes};
@@ -67,8 +66,30 @@ pub struct PodContext {
     stop: StopPlan,
 }
 
+/// A pod that can be run. [`crate::Agent::prepare`] makes it; it is then checked, added, or applied as an update.
+#[derive(Debug)]
+pub struct PreparedPod {
+    pub(crate) context: PodContext,
+    pub(crate) group: Arc<str>,
+    pub(crate) status: StatusUpdates,
+    pub(crate) on_failure: OnFailure,
+}
+
+impl PreparedPod {
+    pub(crate) fn new(pod: NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, String> {
+        let NewPod { uid, group, input, plan, companions, options, status, on_failure } = pod;
+        let context = PodContext::new(uid, input, plan, companions, options, host, state_dir)?;
+        Ok(PreparedPod { context, group, status, on_failure })
+    }
+
+    /// The pod, with everything about it that does not change while it runs.
+    pub fn context(&self) -> &PodContext {
+        &self.context
+    }
+}
+
 /// The sandbox of a pod, with its volumes and files.
-pub(crate) struct PreparedPod {
+pub(crate) struct PodSandbox {
     pub(crate) sandbox: Sandbox,
     pub(crate) reach: Reach,
     pub(crate) volumes: Volumes,
@@ -83,10 +104,16 @@ pub(crate) struct Traces {
 }
 
 impl PodContext {
-    /// Builds the context of a pod.
-    pub(crate) fn new(new: &NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, String> {
-        let NewPod { uid, companions, options, plan, .. } = new;
-        let PodInput { pod, lifecycle_types } = new.input.clone();
+    fn new(
+        uid: PodUid,
+        input: PodInput,
+        plan: Plan,
+        companions: Arc<Companions>,
+        options: Arc<PodOptions>,
+        host: Arc<Host>,
+        state_dir: &Path,
+    ) -> Result<Self, String> {
+        let PodInput { pod, lifecycle_types } = input;
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
         let containers: Option<Vec<Container>> =
@@ -104,21 +131,21 @@ impl PodContext {
         };
         ports.extend(options.publish.iter().cloned());
         let qos = qos(spec);
-        let oom = |i: usize| oom_score_adj(spec, plan, i, qos, host.memory_bytes);
+        let oom = |i: usize| oom_score_adj(spec, &plan, i, qos, host.memory_bytes);
         let oom_score_adj = (0..containers.len()).map(oom).collect();
         let name = pod.metadata.name.as_deref().unwrap_or("pod");
         let sandbox_id = SandboxId(id(&[uid.as_str(), name]));
         let dir = state_dir.join("pods").join(&sandbox_id.0);
-        let stop = stop_plan(plan, options.grace_ms.unwrap_or(plan.grace_ms));
+        let stop = StopPlan::new(&plan, options.grace_ms.unwrap_or(plan.grace_ms));
         Ok(PodContext {
             stop,
             containers,
-            companions: companions.clone(),
+            companions,
             host,
-            options: options.clone(),
+            options,
             state_dir: state_dir.to_owned(),
-            uid: uid.clone(),
-            plan: Arc::new(plan.clone()),
+            uid,
+            plan: Arc::new(plan),
             log_readers: Arc::default(),
             sandbox_id,
             dir,
@@ -132,8 +159,17 @@ impl PodContext {
         })
     }
 
+    /// The same pod with another plan: the one it was started with.
+    pub(crate) fn with_plan(&self, plan: Plan) -> Result<Self, String> {
+        let input = PodInput { pod: self.pod.clone(), lifecycle_types: self.lifecycle_types.clone() };
+        let (companions, options) = (self.companions.clone(), self.options.clone());
+        let (uid, host) = (self.uid.clone(), self.host.clone());
+        let context = PodContext::new(uid, input, plan, companions, options, host, &self.state_dir)?;
+        Ok(context.with_logs_of(self))
+    }
+
     /// The same pod after an update; readers of its logs are kept.
-    pub(crate) fn succeeding(self, before: &PodContext) -> Self {
+    pub(crate) fn with_logs_of(self, before: &PodContext) -> Self {
         let (kept_logs, log_readers) = (before.kept_logs.clone(), before.log_readers.clone());
         PodContext { kept_logs, log_readers, ..self }
     }
@@ -257,21 +293,21 @@ impl PodContext {
     }
 
     /// Creates volumes and files for a sandbox.
-    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
+    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
             .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
-        Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PodSandbox { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     /// Finds the volumes and files created by another process. Containers use them, so they are not changed.
-    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PreparedPod, SandboxFailure> {
+    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxFailure> {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
         let files = PodFiles::found(&self.dir.join("etc"));
-        Ok(PreparedPod { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PodSandbox { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     /// With the host's network, the pod has the host's address.
@@ -404,7 +440,7 @@ impl PodContext {
         attempt: u32,
         id: ContainerId,
         image: Image,
-        prepared: &PreparedPod,
+        prepared: &PodSandbox,
     ) -> Result<ContainerSpec, SpecFault> {
         let index = container;
         let container = &self.containers[index];
@@ -502,25 +538,6 @@ impl PodContext {
             NetworkMode::Host => self.host.name.clone(),
             _ => hostname(&self.pod),
         }
-    }
-}
-
-/// How a pod is stopped without this process, in the engine's order.
-fn stop_plan(plan: &Plan, grace_ms: u64) -> StopPlan {
-    let name = |&i: &usize| plan.containers[i].name.clone();
-    let turns = stop_turns(plan, grace_ms).into_iter().enumerate().map(|(i, turn)| {
-        let turn = StopTurn {
-            after: turn.after.iter().map(name).collect(),
-            free_at: turn.free_at_ms.map(Duration::from_millis),
-            kill_at: Duration::from_millis(turn.kill_at_ms),
-            own_grace: turn.own_grace_ms.map(Duration::from_millis),
-        };
-        (name(&i), turn)
-    });
-    StopPlan {
-        grace: Duration::from_millis(grace_ms),
-        reaction: Duration::from_millis(STOP_MIN_MS),
-        turns: turns.collect(),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::clock::{Clock, Stamp};
 use crate::event::{Deletion, Emitter, Failure, PodEventKind, PodResult, Snapshot, StatusUpdate};
 use crate::log::LogFollower;
 use crate::options::{OnFailure, StatusUpdates};
-use crate::pod::{PodContext, PreparedPod};
+use crate::pod::{PodContext, PodSandbox};
 use crate::state::{Latest, StopRequest};
 use crate::store::{PodStore, SavedContainer, SavedInstance};
 use crate::tasks::Task;
@@ -92,7 +92,7 @@ struct Planned {
 /// An instance created ahead, and the prepared pod it uses.
 struct Ahead {
     id: ContainerId,
-    prepared: Arc<PreparedPod>,
+    prepared: Arc<PodSandbox>,
     is_made: oneshot::Receiver<bool>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Worker<R> {
     status_updates: StatusUpdates,
     on_failure: OnFailure,
     slots: Vec<Slot>,
-    prepared: Option<Arc<PreparedPod>>,
+    prepared: Option<Arc<PodSandbox>>,
     /// Tasks that watch the sandbox and its volumes.
     watchers: Vec<Task>,
     /// The sandbox was requested before.
@@ -151,7 +151,8 @@ pub(crate) struct Worker<R> {
 
 impl<R: Runtime> Worker<R> {
     /// A worker for a new pod.
-    pub(crate) fn new(runtime: Arc<R>, pod: Arc<PodContext>, plan: Plan, options: WorkerOptions) -> Self {
+    pub(crate) fn new(runtime: Arc<R>, pod: Arc<PodContext>, options: WorkerOptions) -> Self {
+        let plan = (**pod.plan()).clone();
         let WorkerOptions { clock, stop, orders, events, latest, logs, store, status, on_failure } = options;
         let (tx, reports) = mpsc::unbounded_channel();
         let recorder = Recorder::new(&plan);
@@ -293,10 +294,10 @@ impl<R: Runtime> Worker<R> {
     fn take_in(&mut self, report: Report) {
         let event = match report {
             Report::Event(event) => event,
-            Report::PreparedPod(prepared) => {
+            Report::PodSandbox(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
                 self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));
-                let prepared: Arc<PreparedPod> = Arc::from(prepared);
+                let prepared: Arc<PodSandbox> = Arc::from(prepared);
                 self.watchers = self.watch(&prepared);
                 self.prepared = Some(prepared);
                 Event::SandboxReady
@@ -355,7 +356,7 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// Starts the tasks that watch a new sandbox and its volumes.
-    fn watch(&self, prepared: &Arc<PreparedPod>) -> Vec<Task> {
+    fn watch(&self, prepared: &Arc<PodSandbox>) -> Vec<Task> {
         let mut watchers = vec![Task::spawn(self.tasks.clone().watch_sandbox())];
         let limits = &self.engine.plan().volume_limits;
         if !limits.is_empty() {

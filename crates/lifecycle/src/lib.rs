@@ -41,8 +41,8 @@ pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, se
 pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, plan, stop_numbers};
 pub use engine::{
-    CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopTurn, can_restart, changes, decide,
-    stop_turns,
+    CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopPlan, StopTurn, can_restart, changes,
+    decide, stop_turns,
 };
 pub use explain::{explain, explain_stop};
 pub use forgotten::{forgotten_sidecars, only_forgotten_run};

@@ -133,11 +133,11 @@ pub async fn run<R: Runtime>(
         afterwards: Afterwards::Forget,
     };
     let supervisor = Supervisor::new(agent, supervised, sinks);
+    let mut left_out = Vec::new();
     for pod in &pods {
         let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
-        supervisor.check(pod).map_err(refused)?;
+        left_out.extend(supervisor.check(pod).map_err(refused)?);
     }
-    let mut left_out: Vec<_> = pods.iter().filter_map(|pod| supervisor.left_out(pod)).collect();
     left_out.dedup();
     if let Some(line) = userns::about(&left_out) {
         tracing::warn!("{line}");

@@ -105,42 +105,32 @@ impl<R: Runtime> Supervisor<R> {
         }
     }
 
-    /// Builds the context of a pod as if it were the next one.
-    fn describe(&self, pod: &PlannedPod) -> Result<PodContext, String> {
+    /// Checks whether a pod, as if it were the next one, can be run at all. Returns why it gets no user namespace although the run enables them, with
+    /// a name for it and all similar pods.
+    pub(crate) fn check(&self, pod: &PlannedPod) -> Result<Option<(String, String)>, String> {
         let number = self.numbers.load(Ordering::Relaxed);
-        self.agent.describe(&self.new_pod(number, pod, StatusUpdates::Omitted))
-    }
-
-    /// Checks whether a pod can be run at all.
-    pub(crate) fn check(&self, pod: &PlannedPod) -> Result<(), String> {
-        let context = self.describe(pod)?;
+        let prepared = self.agent.prepare(self.new_pod(number, pod, StatusUpdates::Omitted))?;
+        let context = prepared.context();
         let hints = self.sinks.hints.of(&pod.manifest.origin);
-        let failed = |SandboxFailure { message, cause }| hints.of_sandbox(subject(&context), &message, cause);
-        self.agent.check(&context).map_err(failed)
-    }
-
-    /// Why a pod gets no user namespace although the run enables them, with a name for it and all similar
-    /// pods.
-    pub(crate) fn left_out(&self, pod: &PlannedPod) -> Option<(String, String)> {
+        let failed = |SandboxFailure { message, cause }| hints.of_sandbox(subject(context), &message, cause);
+        self.agent.check(&prepared).map_err(failed)?;
         if !self.agent.runtime().gives_user_namespaces() {
-            return None;
+            return Ok(None);
         }
         let origin = &pod.manifest.origin;
         let name = match origin.kind {
             "Pod" => origin.name.clone(),
             kind => format!("{kind}/{}", origin.name),
         };
-        Some((name, self.describe(pod).ok()?.left_out_of_user_namespaces()?))
+        Ok(context.left_out_of_user_namespaces().map(|why| (name, why)))
     }
 
     /// Runs a pod. The agent resumes it if another process has left its state.
     fn run_pod(&mut self, number: usize, pod: &PlannedPod, status: StatusUpdates) -> Result<(), String> {
-        let new = self.new_pod(number, pod, status);
-        let uid = new.uid.clone();
-        let context = self.agent.add(new)?;
+        let context = self.agent.add(self.agent.prepare(self.new_pod(number, pod, status))?)?;
         self.join(number, &context, pod);
         let hints = self.sinks.hints.of(&pod.manifest.origin);
-        self.sinks.pods.insert(uid, Member::new(number, context, hints));
+        self.sinks.pods.insert(context.uid().clone(), Member::new(number, context, hints));
         Ok(())
     }
 
@@ -220,11 +210,11 @@ impl<R: Runtime> Pods for Supervisor<R> {
 
     fn show(&mut self, number: usize, pod: PlannedPod) {
         let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
-        let uid = new.uid.clone();
         // If no state is left, there is nothing to show.
-        let Ok(context) = self.agent.add_finished(new) else { return };
+        let shown = self.agent.prepare(new).and_then(|prepared| self.agent.add_finished(prepared));
+        let Ok(context) = shown else { return };
         self.join(number, &context, &pod);
-        if let Some(snapshot) = self.agent.state(&uid).and_then(|state| state.snapshot) {
+        if let Some(snapshot) = self.agent.state(context.uid()).and_then(|state| state.snapshot) {
             self.sinks.registry.observe(number, snapshot.observation, snapshot.waits);
         }
         self.sinks.registry.leave(number);
@@ -232,8 +222,9 @@ impl<R: Runtime> Pods for Supervisor<R> {
 
     fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String> {
         let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
-        self.agent.update(&new)?;
-        if let Some(member) = self.sinks.pods.get_mut(&new.uid) {
+        let uid = new.uid.clone();
+        self.agent.update(self.agent.prepare(new)?)?;
+        if let Some(member) = self.sinks.pods.get_mut(&uid) {
             member.hints = self.sinks.hints.of(&pod.manifest.origin);
         }
         Ok(())

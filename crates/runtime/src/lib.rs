@@ -22,6 +22,8 @@ pub mod tree;
 pub mod trusted;
 mod types;
 
+// The engine says how a pod is stopped; a runtime keeps it and carries it out if the agent dies.
+pub use outrigger_lifecycle::StopPlan;
 pub use ownership::{NodeError, NodeIdentity, Owner};
 pub use types::*;
 

@@ -8,10 +8,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use outrigger_lifecycle::{STOP_MIN_MS, StopPlan};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::{Adopted, Runtime, StopPlan};
+use crate::{Adopted, Runtime};
 
 /// How long to wait for a killed container to be gone. A process the kernel cannot end must not delay the
 /// others.
@@ -47,13 +48,13 @@ pub async fn stop_in_order(
     let (running, gone, hurry) = (&running, &gone, &hurry);
     let end = |index: usize| async move {
         let container = running[index];
-        if let Some(turn) = plan.turns.get(&container.name) {
-            let is_before = |other: &Adopted| turn.after.contains(&other.name);
+        if let Some(turn) = plan.turn(&container.name) {
+            let is_before = |other: &Adopted| plan.is_after(&container.name, &other.name);
             let mut others = gone.subscribe();
             let held = others.wait_for(|gone| {
                 running.iter().zip(gone).all(|(other, is_gone)| *is_gone || !is_before(other))
             });
-            let free_at = turn.free_at.map(|at| begun + at.min(FAR));
+            let free_at = turn.free_at_ms.map(|at| begun + millis(at));
             tokio::select! {
                 // The sender exists as long as this does.
                 _ = held => {}
@@ -75,12 +76,12 @@ async fn end_container(
 ) {
     let id = &container.id;
     let mut end = std::pin::pin!(runtime.wait(id));
-    let is_killed = plan.grace.is_zero() || hurry.borrow().is_some_and(|hurry| hurry.kill);
-    if let Some(turn) = plan.turns.get(&container.name).filter(|_| !is_killed) {
+    let is_killed = plan.grace_ms == 0 || hurry.borrow().is_some_and(|hurry| hurry.kill);
+    if let Some(turn) = plan.turn(&container.name).filter(|_| !is_killed) {
         let signalled = Instant::now();
-        let own = signalled + turn.own_grace.unwrap_or(FAR).min(FAR);
-        let planned = (begun + turn.kill_at.min(FAR)).min(own);
-        let reacted = (signalled + plan.reaction.min(FAR)).min(own);
+        let own = signalled + turn.own_grace_ms.map_or(FAR, millis);
+        let planned = (begun + millis(turn.kill_at_ms)).min(own);
+        let reacted = (signalled + millis(STOP_MIN_MS)).min(own);
         let kill_at = planned.max(reacted);
         if let Err(error) = runtime.terminate(id, kill_at - Instant::now()).await {
             tracing::warn!(container = %id, "cannot signal a container: {error}");
@@ -122,6 +123,11 @@ async fn until(mut hurry: watch::Receiver<Option<Hurry>>, by: impl Fn(Hurry) -> 
             () = request => {}
         }
     }
+}
+
+/// A time of a plan. A plan may come from a damaged file: no time is so long that it cannot be added to another.
+fn millis(ms: u64) -> Duration {
+    Duration::from_millis(ms).min(FAR)
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

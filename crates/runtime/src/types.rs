@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use outrigger_lifecycle::StopPlan;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -288,32 +289,6 @@ pub fn no_address(ports: &[PublishedPort]) -> RuntimeError {
         "port {} cannot be published: the pod has no address, only loopback; use --network private",
         ports.join(", ")
     ))
-}
-
-/// How the containers of a pod are stopped when the process that owned it has died: in the engine's order,
-/// but without hooks and restarts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopPlan {
-    /// The total grace period. Zero: each is killed when its turn comes.
-    pub grace: Duration,
-    /// A container that was signalled has at least this long to react.
-    pub reaction: Duration,
-    /// Containers by name. One that is missing is killed at once.
-    pub turns: BTreeMap<String, StopTurn>,
-}
-
-/// The turn of a container in its pod's stop. Times count from the beginning of the stop.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StopTurn {
-    /// It is signalled once none of these is running.
-    pub after: Vec<String>,
-    /// From this time on it is signalled even if one of them is running; `None`: never.
-    pub free_at: Option<Duration>,
-    /// It is killed at this time, unless it was signalled less than [`StopPlan::reaction`] ago.
-    pub kill_at: Duration,
-    /// It is killed this long after its signal, if that is sooner.
-    #[serde(default)]
-    pub own_grace: Option<Duration>,
 }
 
 /// A sandbox that is ready.

@@ -31,6 +31,10 @@ fn new_pod(uid: &str, group: &str) -> NewPod {
     }
 }
 
+fn prepared(agent: &Agent<FakeRuntime>, uid: &str, group: &str) -> PreparedPod {
+    agent.prepare(new_pod(uid, group)).unwrap()
+}
+
 fn start(runtime: &Arc<FakeRuntime>, durability: Durability, dir: &tempfile::TempDir) -> Agent<FakeRuntime> {
     let state_dir = dir.path().canonicalize().unwrap();
     let options = AgentOptions { state_dir, durability, logs: LogLines::Kept };
@@ -62,8 +66,8 @@ async fn a_pod_goes_by_its_uid() {
     let mut events = agent.subscribe(Scope::All);
     let uid = PodUid::new("u-1");
     assert!(agent.state(&uid).is_none());
-    agent.add(new_pod("u-1", "g")).unwrap();
-    let refused = agent.add(new_pod("u-1", "g")).map(drop).unwrap_err();
+    agent.add(prepared(&agent, "u-1", "g")).unwrap();
+    let refused = agent.add(prepared(&agent, "u-1", "g")).map(drop).unwrap_err();
     assert!(refused.contains("u-1"), "{refused}");
     until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
     agent.remove(&uid);
@@ -86,8 +90,8 @@ async fn a_subscription_is_about_its_group() {
     let runtime = FakeRuntime::new([("main", Script::job(100, 0))]);
     let agent = start(&runtime, Durability::Process, &dir);
     let (mut all, mut one) = (agent.subscribe(Scope::All), agent.subscribe(Scope::Group("a".into())));
-    agent.add(new_pod("a-1", "a")).unwrap();
-    agent.add(new_pod("b-1", "b")).unwrap();
+    agent.add(prepared(&agent, "a-1", "a")).unwrap();
+    agent.add(prepared(&agent, "b-1", "b")).unwrap();
     until(&mut all, is_end).await;
     until(&mut all, is_end).await;
     let mut seen = Vec::new();
@@ -103,7 +107,7 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     let runtime = FakeRuntime::new([("main", Script::default())]);
     let first = start(&runtime, Durability::StateDir, &dir);
     let mut events = first.subscribe(Scope::All);
-    first.add(new_pod("u-1", "g")).unwrap();
+    first.add(prepared(&first, "u-1", "g")).unwrap();
     until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
     drop(first);
     // The stream ends once the workers are gone.
@@ -111,7 +115,7 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     let second = start(&runtime, Durability::StateDir, &dir);
     assert_eq!(second.saved(), [PodUid::new("u-1")]);
     let mut events = second.subscribe(Scope::All);
-    second.add(new_pod("u-1", "g")).unwrap();
+    second.add(prepared(&second, "u-1", "g")).unwrap();
     second.resumed().await;
     second.remove_unknown().await;
     let count = |call: &str| runtime.calls().iter().filter(|c| *c == call).count();
@@ -120,7 +124,7 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     until(&mut events, is_end).await;
     assert_eq!(runtime.left(), 0);
     let third = start(&runtime, Durability::StateDir, &dir);
-    assert!(third.add_finished(new_pod("u-1", "g")).is_ok(), "its end can still be read");
+    assert!(third.add_finished(prepared(&third, "u-1", "g")).is_ok(), "its end can still be read");
     assert!(third.state(&PodUid::new("u-1")).is_some_and(|state| state.over));
     third.remove(&PodUid::new("u-1"));
     assert_eq!(third.saved(), []);
@@ -135,7 +139,7 @@ async fn a_shutdown_that_another_agent_began_is_finished_and_the_pod_starts_agai
     let first = start(&runtime, Durability::StateDir, &dir);
     let mut events = first.subscribe(Scope::All);
     let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
-    first.add(new_pod("u-1", "g")).unwrap();
+    first.add(prepared(&first, "u-1", "g")).unwrap();
     until(&mut events, is_running).await;
     first.stop(&PodUid::new("u-1"), StopRequest::NodeShutdown { grace_ms: 30_000 });
     let is_stopping = |kind: &PodEventKind| match kind {
@@ -147,7 +151,7 @@ async fn a_shutdown_that_another_agent_began_is_finished_and_the_pod_starts_agai
     while events.next().await.is_some() {}
     let second = start(&runtime, Durability::StateDir, &dir);
     let mut events = second.subscribe(Scope::All);
-    second.add(new_pod("u-1", "g")).unwrap();
+    second.add(prepared(&second, "u-1", "g")).unwrap();
     second.resumed().await;
     second.remove_unknown().await;
     until(&mut events, |kind| {
@@ -164,7 +168,7 @@ async fn a_shutdown_that_another_agent_began_is_finished_and_the_pod_starts_agai
     until(&mut events, is_end).await;
     assert_eq!(runtime.left(), 0);
     let third = start(&runtime, Durability::StateDir, &dir);
-    assert!(third.add_finished(new_pod("u-1", "g")).is_ok(), "its end can be read");
+    assert!(third.add_finished(prepared(&third, "u-1", "g")).is_ok(), "its end can be read");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,14 +184,14 @@ async fn a_pod_is_changed_where_it_runs() {
         new.plan = plan(&new.input, &FeatureGates::default()).unwrap().plan;
         new
     };
-    assert!(agent.update(&new_pod("u-1", "g")).is_err(), "there is no such pod yet");
-    agent.add(new_pod("u-1", "g")).unwrap();
+    assert!(agent.update(prepared(&agent, "u-1", "g")).is_err(), "there is no such pod yet");
+    agent.add(prepared(&agent, "u-1", "g")).unwrap();
     let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
     until(&mut events, is_running).await;
     let other_image = with(|pod| {
         pod.spec.iter_mut().for_each(|spec| spec.containers[0].image = Some("image:2".into()));
     });
-    agent.update(&other_image).unwrap();
+    agent.update(agent.prepare(other_image).unwrap()).unwrap();
     let updated = until(&mut events, |kind| matches!(kind, PodEventKind::Updated { .. })).await;
     let PodEventKind::Updated { pod, .. } = updated.kind else { unreachable!() };
     assert_eq!(pod.containers()[0].image.as_deref(), Some("image:2"));
@@ -195,7 +199,7 @@ async fn a_pod_is_changed_where_it_runs() {
     let other_name = with(|pod| {
         pod.spec.iter_mut().for_each(|spec| spec.containers[0].name = "other".into());
     });
-    assert!(agent.update(&other_name).is_err(), "that would be another pod");
+    assert!(agent.update(agent.prepare(other_name).unwrap()).is_err(), "that would be another pod");
     let (reply, answer) = oneshot::channel();
     agent.restart(&uid, Some(0), reply);
     assert_eq!(answer.await, Ok(Ok(())));

@@ -14,7 +14,7 @@ use crate::event::{Emitter, PodEventKind};
 use crate::hooks::{self, Ended};
 use crate::ignored_signal;
 use crate::message;
-use crate::pod::{PodContext, PreparedPod};
+use crate::pod::{PodContext, PodSandbox};
 use crate::prober;
 
 /// Delay before a failed call to the runtime is retried.
@@ -34,7 +34,7 @@ pub(crate) enum Report {
     /// An event for the engine.
     Event(Event),
     /// The sandbox, volumes and files are ready.
-    PreparedPod(Box<PreparedPod>),
+    PodSandbox(Box<PodSandbox>),
     /// An image pull failed; it will be retried.
     PullFailed {
         /// The container's index.
@@ -142,14 +142,14 @@ impl<R: Runtime> Tasks<R> {
     /// Creates the sandbox, volumes and files. With `again`, what an earlier attempt left is removed first.
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
-            Ok(prepared) => self.say(Report::PreparedPod(Box::new(prepared))),
+            Ok(prepared) => self.say(Report::PodSandbox(Box::new(prepared))),
             Err(SandboxFailure { message, cause }) => {
                 self.happened(Event::SandboxFailed { message: message.into(), cause });
             }
         }
     }
 
-    async fn prepare(&self, again: bool) -> Result<PreparedPod, SandboxFailure> {
+    async fn prepare(&self, again: bool) -> Result<PodSandbox, SandboxFailure> {
         let id: &SandboxId = &self.pod.sandbox_id;
         let failed = |error: RuntimeError| SandboxFailure::new(&error, self.pod.spec());
         if again {
@@ -170,7 +170,7 @@ impl<R: Runtime> Tasks<R> {
 
     /// Measures the volumes that have a limit periodically and reports changes. File systems do not notify
     /// about the size of a directory, except with quotas, which few machines have.
-    pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, prepared: Arc<PreparedPod>) {
+    pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, prepared: Arc<PodSandbox>) {
         let mut before = vec![0; limits.len()];
         loop {
             let began = tokio::time::Instant::now();
@@ -210,7 +210,7 @@ impl<R: Runtime> Tasks<R> {
         self,
         instance: Instance,
         image: Image,
-        prepared: Arc<PreparedPod>,
+        prepared: Arc<PodSandbox>,
     ) -> bool {
         let (container, attempt, id) = (instance.container, instance.attempt, &instance.id);
         if self.pod.follows_files(container) {
@@ -232,7 +232,7 @@ impl<R: Runtime> Tasks<R> {
         self,
         instance: Instance,
         image: Image,
-        prepared: Arc<PreparedPod>,
+        prepared: Arc<PodSandbox>,
         ahead: Option<oneshot::Receiver<bool>>,
     ) {
         let (container, attempt) = (instance.container, instance.attempt);
@@ -398,7 +398,7 @@ impl<R: Runtime> Tasks<R> {
         instance: Instance,
         kind: ProbeKind,
         timeout: Duration,
-        prepared: Arc<PreparedPod>,
+        prepared: Arc<PodSandbox>,
     ) {
         let container = &self.pod.containers[instance.container];
         let probe = match kind {
@@ -426,7 +426,7 @@ impl<R: Runtime> Tasks<R> {
         instance: Instance,
         hook: HookKind,
         limit: Option<Duration>,
-        prepared: Arc<PreparedPod>,
+        prepared: Arc<PodSandbox>,
     ) {
         let container = &self.pod.containers[instance.container];
         let lifecycle = container.lifecycle.as_ref();

@@ -85,14 +85,15 @@ impl Running {
             uid: PodUid::new("run-0"),
             group: "run".into(),
             input,
-            plan: plan.clone(),
+            plan,
             companions: Arc::default(),
             options: Arc::new(options),
             status: StatusUpdates::Emitted,
             on_failure,
         };
-        let context = PodContext::new(&new, Arc::new(host), &dir.path().canonicalize().unwrap());
-        let context = Arc::new(context.unwrap());
+        let prepared = PreparedPod::new(new, Arc::new(host), &dir.path().canonicalize().unwrap()).unwrap();
+        let PreparedPod { context, group, status, on_failure } = prepared;
+        let context = Arc::new(context);
         let subscribers: Arc<Subscribers> = Arc::default();
         let said: Arc<Mutex<Said>> = Arc::default();
         tokio::spawn(listen(subscribers.subscribe(Scope::All), context.clone(), said.clone()));
@@ -101,14 +102,14 @@ impl Running {
             clock: Clock::start(),
             stop,
             orders: mpsc::unbounded_channel().1,
-            events: Emitter { pod: new.uid.clone(), group: new.group.clone(), subscribers },
+            events: Emitter { pod: context.uid().clone(), group, subscribers },
             latest: Arc::default(),
             logs: None,
             store: None,
-            status: new.status,
-            on_failure: new.on_failure,
+            status,
+            on_failure,
         };
-        let worker = Worker::new(runtime.clone(), context, plan, options);
+        let worker = Worker::new(runtime.clone(), context, options);
         Running { worker: tokio::spawn(worker.run()), orders, said, dir }
     }
 

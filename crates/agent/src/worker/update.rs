@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_lifecycle::{Change, ContainerFacts, Event, Plan};
+use outrigger_lifecycle::{Change, ContainerFacts, Event};
 use outrigger_runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -12,13 +12,8 @@ use crate::pod::PodContext;
 
 /// A request to a worker, other than stopping its pod.
 pub(crate) enum PodOrder {
-    /// Update the pod in place.
-    Update {
-        /// The updated pod.
-        pod: Arc<PodContext>,
-        /// Its plan.
-        plan: Box<Plan>,
-    },
+    /// Update the pod in place to this one.
+    Update(Arc<PodContext>),
     /// Restart one container, or all of them in order.
     Restart {
         /// The container's index; `None` means all.
@@ -32,7 +27,7 @@ impl<R: Runtime> Worker<R> {
     /// Executes a request.
     pub(super) fn pod_order(&mut self, order: PodOrder) {
         match order {
-            PodOrder::Update { pod, plan } => self.update(pod, *plan),
+            PodOrder::Update(pod) => self.update(pod),
             PodOrder::Restart { container, reply } => {
                 let can = self.engine.can_restart(container).map_err(|e| e.to_string());
                 if can.is_ok() {
@@ -47,8 +42,8 @@ impl<R: Runtime> Worker<R> {
 
     /// Applies a new plan. The caller has already checked, with the engine's rules, that the pod need not be
     /// replaced.
-    pub(crate) fn update(&mut self, pod: Arc<PodContext>, plan: Plan) {
-        let changes = match self.engine.update(plan) {
+    pub(crate) fn update(&mut self, pod: Arc<PodContext>) {
+        let changes = match self.engine.update((**pod.plan()).clone()) {
             Ok(changes) => changes,
             Err(e) => return tracing::error!(pod = self.pod.name(), "the pod cannot be changed: {e}"),
         };

@@ -1,10 +1,12 @@
 //! When the turn of each container comes in a pod's stop. The engine uses it at every step, and it is stored
 //! beforehand for a process that has to stop the pod without the engine.
 
+use serde::{Deserialize, Serialize};
+
 use crate::plan::Plan;
 
 /// The turn of one container in a pod's stop. Times are milliseconds since the stop began.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopTurn {
     /// It is signalled once none of these is running.
     pub after: Vec<usize>,
@@ -15,6 +17,35 @@ pub struct StopTurn {
     pub kill_at_ms: u64,
     /// It is killed this long after its signal, if that is sooner.
     pub own_grace_ms: Option<u64>,
+}
+
+/// How a pod is stopped by a process that has neither its plan nor the engine, because the process that ran it has died: in
+/// the engine's order, but without hooks and restarts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopPlan {
+    /// The total grace period. Zero: each is killed when its turn comes.
+    pub grace_ms: u64,
+    /// Name and turn of each container. One that is missing is killed at once.
+    pub turns: Vec<(String, StopTurn)>,
+}
+
+impl StopPlan {
+    /// The stop of a pod with this grace period.
+    pub fn new(plan: &Plan, grace_ms: u64) -> Self {
+        let names = plan.containers.iter().map(|container| container.name.clone());
+        StopPlan { grace_ms, turns: names.zip(stop_turns(plan, grace_ms)).collect() }
+    }
+
+    /// The turn of a container.
+    pub fn turn(&self, container: &str) -> Option<&StopTurn> {
+        self.turns.iter().find(|(name, _)| name == container).map(|(_, turn)| turn)
+    }
+
+    /// Whether a container is signalled only when another one has ended.
+    pub fn is_after(&self, container: &str, other: &str) -> bool {
+        let is_other = |index: &usize| self.turns.get(*index).is_some_and(|(name, _)| name == other);
+        self.turn(container).is_some_and(|turn| turn.after.iter().any(is_other))
+    }
 }
 
 /// The turns of all containers in a stop with this grace period, by their index.
