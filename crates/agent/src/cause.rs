@@ -4,24 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Sysctl};
-use outrigger_lifecycle::{PullCause, SandboxCause, StartCause};
-use outrigger_runtime::{ImageError, PullError, RuntimeError, UserFault};
-
-/// Why an image cannot be pulled; `None` if only the error text is known.
-pub(crate) fn of_pull(error: &ImageError) -> Option<PullCause> {
-    match error {
-        ImageError::InvalidName { .. } => Some(PullCause::InvalidName),
-        ImageError::NeverPull { .. } => Some(PullCause::NeverPull),
-        ImageError::Pull { source, .. } => match source {
-            PullError::NotFound(_) => Some(PullCause::NotFound),
-            PullError::Unauthorized(_) => Some(PullCause::Unauthorized),
-            PullError::Unreachable(_) => Some(PullCause::Unreachable),
-            PullError::NotOnDisk(_) => Some(PullCause::NotOnDisk),
-            PullError::NoSpace(_) => Some(PullCause::NoSpace),
-            PullError::Other(_) => None,
-        },
-    }
-}
+use outrigger_lifecycle::{SandboxCause, StartCause};
+use outrigger_runtime::{RuntimeError, UserFault};
 
 /// Why the sandbox of a pod with these sysctls cannot be created; `None` if only the error text is known.
 fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> {

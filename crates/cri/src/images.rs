@@ -12,7 +12,7 @@ use super::client::Fault;
 use super::wire::{self, AuthConfig, ImageSpec, ImageStatusRequest, PullImageRequest};
 use outrigger_runtime::credentials::{self, Credential};
 use outrigger_runtime::reference::Name;
-use outrigger_runtime::{Image, ImageError, PullError, PullPolicy, PullRequest};
+use outrigger_runtime::{Image, ImageError, PullCause, PullPolicy, PullRequest};
 
 /// The maximum time of a pull; runtimes give up by themselves when no more data arrives.
 const PULL_MAX: Duration = Duration::from_secs(6 * 60 * 60);
@@ -26,6 +26,9 @@ const LOCAL: [&str; 4] = ["rootfs:", "oci:", "oci-archive:", "docker-archive:"];
 pub(super) struct Pulls(Mutex<HashMap<Key, Weak<Pull>>>);
 type Key = (String, &'static str, Vec<String>);
 type Pull = OnceCell<Result<Image, ImageError>>;
+
+/// Why a pull failed, if it is known, and the message.
+type Failed = (Option<PullCause>, String);
 
 impl Pulls {
     fn join(&self, request: &PullRequest) -> Arc<Pull> {
@@ -55,33 +58,31 @@ impl Inner {
 
     async fn obtain(&self, request: PullRequest) -> Result<Image, ImageError> {
         let PullRequest { reference, policy, auth } = request;
-        let invalid = |detail: String| ImageError::InvalidName { reference: reference.clone(), detail };
-        let failed = |source: PullError| ImageError::Pull { reference: reference.clone(), source };
+        let invalid = |detail: String| ImageError::invalid_name(&reference, detail);
+        let failed = |(cause, detail)| ImageError { reference: reference.clone(), cause, detail };
         if LOCAL.iter().any(|prefix| reference.starts_with(prefix)) {
             let detail =
                 "a CRI runtime takes images from registries only; run this pod with --runtime embedded";
             return Err(invalid(detail.to_owned()));
         }
         let name = Name::parse(&reference).map_err(invalid)?;
-        let look = || async {
-            self.image(&reference).await.map_err(|fault| failed(PullError::Other(fault.to_string())))
-        };
+        let look =
+            || async { self.image(&reference).await.map_err(|fault| failed((None, fault.to_string()))) };
         if policy != PullPolicy::Always
             && let Some(image) = look().await?
         {
             return Ok(image);
         }
         if policy == PullPolicy::Never {
-            return Err(ImageError::NeverPull { reference });
+            return Err(ImageError::never_pull(reference));
         }
         self.fetch(&reference, &name, &auth).await.map_err(failed)?;
         let image = look().await?.map(|image| Image { was_present: false, ..image });
-        image
-            .ok_or_else(|| failed(PullError::Other("the runtime pulled it, but does not have it".to_owned())))
+        image.ok_or_else(|| failed((None, "the runtime pulled it, but does not have it".to_owned())))
     }
 
     /// Pulls with each credential that fits, best first, and as nobody where there is none.
-    async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), PullError> {
+    async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), Failed> {
         let found =
             credentials::find(secrets, &credentials::default_files(), &name.registry, &name.repository).await;
         let mut ways: Vec<Option<AuthConfig>> =
@@ -89,7 +90,7 @@ impl Inner {
         if ways.is_empty() {
             ways.push(None);
         }
-        let mut last = PullError::Other("no credential was tried".to_owned());
+        let mut last = (None, "no credential was tried".to_owned());
         for auth in ways {
             let request = PullImageRequest { image: Some(spec(reference)), auth };
             match self.client.insist(request, PULL_MAX).await {
@@ -126,23 +127,24 @@ fn auth(credential: &Credential) -> AuthConfig {
 
 /// What a failed pull means. Runtimes pass on what registries and the kernel said, as text; only some use the code for what
 /// was not found.
-fn explain(fault: &Fault, places: &str) -> PullError {
+fn explain(fault: &Fault, places: &str) -> Failed {
     let text = fault.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if says(&["no space left on device"]) {
         let detail = format!("{text}; free some space where the container runtime keeps its images");
-        return PullError::NoSpace(detail);
+        return (Some(PullCause::NoSpace), detail);
     }
     if says(&["401", "403", "nauthorized", "orbidden", "authorization failed", "denied"]) {
-        return PullError::Unauthorized(format!("{text}; credentials were looked for in {places}"));
+        let detail = format!("{text}; credentials were looked for in {places}");
+        return (Some(PullCause::Unauthorized), detail);
     }
     if matches!(fault, Fault::NotFound(_)) || says(&["not found", "manifest unknown"]) {
-        return PullError::NotFound(text);
+        return (Some(PullCause::NotFound), text);
     }
     if says(&["connection refused", "no such host", "i/o timeout", "no route to host", "dial tcp"]) {
-        return PullError::Unreachable(text);
+        return (Some(PullCause::Unreachable), text);
     }
-    PullError::Other(text)
+    (None, text)
 }
 
 /// The runtime's information about an image. The verbose part, which is optional, is the image's own

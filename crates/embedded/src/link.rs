@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
 use super::protocol::{
-    ContainerState, ExitRecord, Reply, Request, StartedRecord, Streams, attached_to, decode, encode,
+    ContainerState, Reply, Request, StartedRecord, Streams, attached_to, decode, encode, time,
 };
 use super::spawner::Spawner;
 use super::{layout, socket, sys, warning};
@@ -501,7 +501,7 @@ impl Driver {
             Reply::Created => drop(self.phase.send_replace(Phase::Created)),
             Reply::Started(started) => drop(self.phase.send_replace(Phase::Running(started))),
             Reply::Failed(fault) => drop(self.phase.send_replace(Phase::Failed(fault))),
-            Reply::Exited(exit) => drop(self.phase.send_replace(Phase::Exited(Exit::from(&exit)))),
+            Reply::Exited(exit) => drop(self.phase.send_replace(Phase::Exited(exit))),
             Reply::ExecDone { id, result } => {
                 let waiting = lock(&self.shared.execs).waiting.remove(&id);
                 if let Some(waiting) = waiting {
@@ -526,19 +526,17 @@ impl Driver {
             _ => state.started,
         };
         let over = match (state.exit, started) {
-            (Some(exit), _) => Phase::Exited(Exit::from(&exit)),
+            (Some(exit), _) => Phase::Exited(exit),
             (None, Some(started)) => {
-                let finished_ns = sys::now_ns();
-                let signal = Some(libc::SIGKILL);
-                let exit = ExitRecord {
-                    code: 137,
-                    signal,
-                    oom_killed: false,
-                    started_ns: started.at_ns,
-                    finished_ns,
-                };
                 let detail = "the container's shim was killed, and the container with it";
-                Phase::Exited(Exit { detail: Some(detail.to_owned()), ..Exit::from(&exit) })
+                Phase::Exited(Exit {
+                    code: KILLED,
+                    signal: Some(libc::SIGKILL),
+                    oom_killed: false,
+                    started_at: time(started.at_ns),
+                    finished_at: time(sys::now_ns()),
+                    detail: Some(detail.to_owned()),
+                })
             }
             (None, None) => Phase::Failed(Fault::create("the container's shim ended unexpectedly")),
         };

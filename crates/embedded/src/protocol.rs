@@ -104,7 +104,7 @@ pub(crate) enum Reply {
     /// `Create` or `Start` failed; nothing is left running and the shim ends.
     Failed(Fault),
     /// The container ended. Last message, also the first to a client that connects after the end.
-    Exited(ExitRecord),
+    Exited(Exit),
     /// A command ended with this exit code, or could not be run.
     ExecDone {
         /// As in `Exec`.
@@ -236,7 +236,7 @@ pub(crate) struct ContainerState {
     pub(crate) shim: Option<ProcessRecord>,
     pub(crate) init: Option<ProcessRecord>,
     pub(crate) started: Option<StartedRecord>,
-    pub(crate) exit: Option<ExitRecord>,
+    pub(crate) exit: Option<Exit>,
 }
 
 /// The user's program was exec'd.
@@ -246,29 +246,6 @@ pub(crate) struct StartedRecord {
     pub(crate) pid: u32,
 }
 
-/// How a container ended.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct ExitRecord {
-    pub(crate) code: i32,
-    pub(crate) signal: Option<i32>,
-    pub(crate) oom_killed: bool,
-    pub(crate) started_ns: u64,
-    pub(crate) finished_ns: u64,
-}
-
-impl From<&ExitRecord> for Exit {
-    fn from(record: &ExitRecord) -> Self {
-        Exit {
-            code: record.code,
-            signal: record.signal,
-            oom_killed: record.oom_killed,
-            started_at: time(record.started_ns),
-            finished_at: time(record.finished_ns),
-            detail: None,
-        }
-    }
-}
-
 impl From<&StartedRecord> for Started {
     fn from(record: &StartedRecord) -> Self {
         Started { at: time(record.at_ns), pid: record.pid }
@@ -276,7 +253,7 @@ impl From<&StartedRecord> for Started {
 }
 
 /// Nanoseconds since 1970 as the time of day.
-fn time(ns: u64) -> SystemTime {
+pub(crate) fn time(ns: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(ns)
 }
 

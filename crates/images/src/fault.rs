@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
-use outrigger_runtime::PullError;
+use outrigger_runtime::PullCause;
 
 /// A failure on the way to an image. The kinds matter to the code that tries again or elsewhere; people see the text.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -62,15 +62,15 @@ impl Fault {
         }
     }
 
-    /// As users of the store see it; what is said of an image that is not from a registry is about a path.
-    pub(super) fn into_pull_error(self, is_remote: bool) -> PullError {
+    /// The cause that users see. What is wrong with an image that is not from a registry is wrong at its path.
+    pub(super) fn cause(&self, is_remote: bool) -> Option<PullCause> {
         match self {
-            Fault::NoSpace(text) => PullError::NoSpace(text),
-            fault if !is_remote => PullError::NotOnDisk(fault.to_string()),
-            Fault::NotFound(text) => PullError::NotFound(text),
-            Fault::Unauthorized(text) => PullError::Unauthorized(text),
-            Fault::Unreachable(text) | Fault::NoAnswer(text) => PullError::Unreachable(text),
-            Fault::Final(text) | Fault::Transient(text) => PullError::Other(text),
+            Fault::NoSpace(_) => Some(PullCause::NoSpace),
+            _ if !is_remote => Some(PullCause::NotOnDisk),
+            Fault::NotFound(_) => Some(PullCause::NotFound),
+            Fault::Unauthorized(_) => Some(PullCause::Unauthorized),
+            Fault::Unreachable(_) | Fault::NoAnswer(_) => Some(PullCause::Unreachable),
+            Fault::Final(_) | Fault::Transient(_) => None,
         }
     }
 }

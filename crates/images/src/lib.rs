@@ -35,7 +35,7 @@ use self::store::Store;
 use outrigger_runtime::credentials as auth;
 use outrigger_runtime::reference::{self, Name, Source, digest};
 use outrigger_runtime::rootless::{self, Standing};
-use outrigger_runtime::{Image, ImageError, ProgressSink, PullError, PullPolicy, PullRequest, RuntimeError};
+use outrigger_runtime::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
 /// Why what is at the path of a local image is not one; `None` if it is, or if that cannot be known in advance.
 pub fn not_an_image(reference: &str) -> Option<String> {
@@ -89,8 +89,8 @@ impl ImageStore {
     /// registry pulls.
     pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
         let reference = request.reference.clone();
-        let source = Source::parse(&reference)
-            .map_err(|detail| ImageError::InvalidName { reference: reference.clone(), detail })?;
+        let source =
+            Source::parse(&reference).map_err(|detail| ImageError::invalid_name(&reference, detail))?;
         let flight = self.join(request, source, progress);
         let mut outcome = flight.outcome.clone();
         match outcome.wait_for(Option::is_some).await {
@@ -98,8 +98,7 @@ impl ImageStore {
             Err(_) => None,
         }
         .unwrap_or_else(|| {
-            let source = PullError::Other("the pull ended unexpectedly".to_owned());
-            Err(ImageError::Pull { reference, source })
+            Err(ImageError { reference, cause: None, detail: "the pull ended unexpectedly".to_owned() })
         })
     }
 
@@ -131,10 +130,10 @@ impl ImageStore {
             let PullRequest { reference, policy, auth } = request;
             let result = match fetcher.fetch(&reference, &source, policy, &auth, &reports).await {
                 Ok(Some(image)) => Ok(image),
-                Ok(None) => Err(ImageError::NeverPull { reference }),
+                Ok(None) => Err(ImageError::never_pull(reference)),
                 Err(fault) => {
                     let is_remote = matches!(source, Source::Registry(_));
-                    Err(ImageError::Pull { reference, source: fault.into_pull_error(is_remote) })
+                    Err(ImageError { reference, cause: fault.cause(is_remote), detail: fault.to_string() })
                 }
             };
             send.send_replace(Some(result));

@@ -22,8 +22,9 @@ pub mod tree;
 pub mod trusted;
 mod types;
 
-// The engine says how a pod is stopped; a runtime keeps it and carries it out if the agent dies.
-pub use outrigger_lifecycle::StopPlan;
+// The engine's own types: why an image cannot be had, and how a pod is stopped, which a runtime keeps and carries out if the
+// agent dies.
+pub use outrigger_lifecycle::{PullCause, StopPlan};
 pub use ownership::{NodeError, NodeIdentity, Owner};
 pub use types::*;
 

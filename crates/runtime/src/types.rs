@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use outrigger_lifecycle::StopPlan;
+use outrigger_lifecycle::{PullCause, StopPlan};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -39,7 +39,7 @@ pub enum PullPolicy {
     Always,
     /// Pull only if it is missing.
     IfNotPresent,
-    /// Never pull; a missing image is [`ImageError::NeverPull`].
+    /// Never pull; a missing image is an error ([`PullCause::NeverPull`]).
     Never,
 }
 
@@ -114,62 +114,48 @@ impl Image {
 
 /// Why an image is not available. The display text is for users; [`ImageError::reason`] is Kubernetes'
 /// reason.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum ImageError {
-    /// The reference cannot be parsed.
-    #[error("image reference {reference:?} is not valid: {detail}")]
-    InvalidName {
-        /// The given reference.
-        reference: String,
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// Pull policy `Never`, or a local reference, and the image is missing.
-    #[error("image {reference:?} is not present and its pull policy forbids fetching it")]
-    NeverPull {
-        /// The given reference.
-        reference: String,
-    },
-    /// The registry, the disk or the content said no.
-    #[error("{reference}: {source}")]
-    Pull {
-        /// The given reference.
-        reference: String,
-        /// Why.
-        source: PullError,
-    },
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageError {
+    /// The given reference.
+    pub reference: String,
+    /// Why, if it is known.
+    pub cause: Option<PullCause>,
+    /// What is wrong, and how to fix it, where that is known.
+    pub detail: String,
 }
 
-/// Why an image could not be fetched or read. The texts say how to fix it, where that is known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PullError {
-    /// The registry does not have it.
-    #[error("{0}")]
-    NotFound(String),
-    /// The registry wants other credentials; it may also not exist.
-    #[error("{0}")]
-    Unauthorized(String),
-    /// No registry answers there.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The path on this machine holds no such image.
-    #[error("{0}")]
-    NotOnDisk(String),
-    /// The disk is full.
-    #[error("{0}")]
-    NoSpace(String),
-    /// Everything else.
-    #[error("{0}")]
-    Other(String),
+impl std::error::Error for ImageError {}
+
+impl fmt::Display for ImageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ImageError { reference, cause, detail } = self;
+        match cause {
+            Some(PullCause::InvalidName) => write!(f, "image reference {reference:?} is not valid: {detail}"),
+            Some(PullCause::NeverPull) => write!(f, "image {reference:?} {detail}"),
+            _ => write!(f, "{reference}: {detail}"),
+        }
+    }
 }
 
 impl ImageError {
+    /// The reference cannot be parsed.
+    pub fn invalid_name(reference: impl Into<String>, detail: impl Into<String>) -> Self {
+        let cause = Some(PullCause::InvalidName);
+        ImageError { reference: reference.into(), cause, detail: detail.into() }
+    }
+
+    /// Pull policy `Never`, or a local reference, and the image is missing.
+    pub fn never_pull(reference: impl Into<String>) -> Self {
+        let detail = "is not present and its pull policy forbids fetching it".to_owned();
+        ImageError { reference: reference.into(), cause: Some(PullCause::NeverPull), detail }
+    }
+
     /// Kubernetes' waiting reason for this failure (R5.46).
     pub fn reason(&self) -> &'static str {
-        match self {
-            ImageError::InvalidName { .. } => "InvalidImageName",
-            ImageError::NeverPull { .. } => "ErrImageNeverPull",
-            ImageError::Pull { .. } => "ErrImagePull",
+        match self.cause {
+            Some(PullCause::InvalidName) => "InvalidImageName",
+            Some(PullCause::NeverPull) => "ErrImageNeverPull",
+            _ => "ErrImagePull",
         }
     }
 }

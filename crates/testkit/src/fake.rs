@@ -163,7 +163,7 @@ impl Runtime for FakeRuntime {
 
     async fn pull_image(&self, request: PullRequest, _: ProgressSink) -> Result<Image, ImageError> {
         if request.reference == "none" {
-            return Err(ImageError::NeverPull { reference: request.reference });
+            return Err(ImageError::never_pull(request.reference));
         }
         if request.reference == "slow" {
             std::future::pending::<()>().await;

@@ -199,7 +199,7 @@ impl<R: Runtime> Tasks<R> {
                 reference,
                 reason: e.reason().into(),
                 message: e.to_string().into(),
-                cause: cause::of_pull(&e),
+                cause: e.cause,
             }),
         }
     }

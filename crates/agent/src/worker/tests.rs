@@ -3,6 +3,7 @@ use crate::clock::rfc3339_nanos;
 use crate::event::{Events, Scope, Subscribers};
 use crate::fields::Host;
 use crate::options::{NewPod, PodOptions};
+use crate::pod::PreparedPod;
 use crate::uid::PodUid;
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Phase, PodInput, plan};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{
-    ImageError, Mount, NetworkMode, Propagation, PullPolicy, PullRequest, Runtime, RuntimeError, Seccomp,
-    UserFault,
+    ImageError, Mount, NetworkMode, Propagation, PullCause, PullPolicy, PullRequest, Runtime, RuntimeError,
+    Seccomp, UserFault,
 };
 
 use crate::support::{Pod, connect, endpoint, image, limits, sandbox_spec, subnet};
@@ -287,7 +287,9 @@ async fn references_to_files_are_refused() {
     let runtime = connect(endpoint(), limits()).await;
     for reference in ["rootfs:/x", "oci:/x", "oci-archive:/x", "docker-archive:/x"] {
         match image(&runtime, reference).await {
-            Err(ImageError::InvalidName { detail, .. }) => assert!(detail.contains("--runtime embedded")),
+            Err(ImageError { cause: Some(PullCause::InvalidName), detail, .. }) => {
+                assert!(detail.contains("--runtime embedded"));
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -15,10 +15,10 @@ use super::create::{Container, Terminal};
 use super::exec::Exec;
 use crate::fault::Fault;
 use crate::protocol::{
-    ATTACH_DESCRIPTORS, ExitRecord, Reply, Request, ShimConfig, StartedRecord, Streams, attached_to,
+    ATTACH_DESCRIPTORS, Reply, Request, ShimConfig, StartedRecord, Streams, attached_to, time,
 };
 use crate::{layout, socket, sys};
-use outrigger_runtime::private;
+use outrigger_runtime::{Exit, private};
 
 /// How long clients attached to a container that has ended may take to read the rest of its output.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -188,12 +188,13 @@ impl Shim {
         }
         self.tell_trouble();
         let Some(container) = &mut self.container else { return };
-        let exit = ExitRecord {
+        let exit = Exit {
             code: reaped.code,
             signal: reaped.signal,
             oom_killed: reaped.code != 0 && container.limits.oom_killed(),
-            started_ns: container.state.started.map_or(finished_ns, |started| started.at_ns),
-            finished_ns,
+            started_at: time(container.state.started.map_or(finished_ns, |started| started.at_ns)),
+            finished_at: time(finished_ns),
+            detail: None,
         };
         container.state.exit = Some(exit.clone());
         self.is_unsaved = cannot_save_yet(container);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use outrigger_images::ImageStore;
-use outrigger_runtime::{ImageError, PullPolicy};
+use outrigger_runtime::{PullCause, PullPolicy};
 use serde_json::json;
 
 use crate::support::*;
@@ -20,7 +20,7 @@ async fn rootfs_is_a_directory_as_it_is() {
     assert!(text.contains("/no/such/dir does not exist"), "{text}");
     assert!(failure(&store, "rootfs:/etc/passwd").await.contains("not a directory"));
     let bad = ensure(&store, "rootfs:tmp").await.unwrap_err();
-    assert!(matches!(&bad, ImageError::InvalidName { .. }), "{bad}");
+    assert_eq!(bad.cause, Some(PullCause::InvalidName), "{bad}");
     assert_eq!(bad.reason(), "InvalidImageName");
 }
 

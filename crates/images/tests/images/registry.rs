@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use outrigger_images::ImageStore;
-use outrigger_runtime::{ImageError, PullPolicy};
+use outrigger_runtime::{PullCause, PullPolicy};
 use serde_json::json;
 
 use crate::support::*;
@@ -32,7 +32,7 @@ async fn an_image_is_pulled_once_and_then_there() {
     let store = ImageStore::open(&state).unwrap();
 
     let never = store.ensure(request(&reference, PullPolicy::Never), silent()).await.unwrap_err();
-    assert!(matches!(never, ImageError::NeverPull { .. }), "{never}");
+    assert_eq!(never.cause, Some(PullCause::NeverPull), "{never}");
     assert_eq!(never.reason(), "ErrImageNeverPull");
 
     let (sink, heard) = listening();
