@@ -22,7 +22,7 @@ Examples:
   outrigger stop web --grace-period 0   kill it
   outrigger stop deploy/web             stop a Deployment with all its pods
   outrigger stop -l app=web             stop the pods with a label
-  outrigger stop run/k3v9x0aq           stop a run with all its pods, as `outrigger ps` shows it
+  outrigger stop run/k3v9x0aq           stop a run with all its pods
   outrigger stop --all                  stop everything
 
 Pods of a foreground run that was killed are being stopped in order already; a grace period given here shortens theirs.
@@ -30,7 +30,7 @@ Pods of a foreground run that was killed are being stopped in order already; a g
 A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
 terminal of the run stops everything.")]
 pub(crate) struct Args {
-    /// A pod, or a workload or run with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, run/ID, …. The ID of a run in the
+    /// A pod, or a workload or run with all its pods: POD, deploy/NAME, job/NAME, sts/NAME, run/ID, …; the ID of a run in the
     /// foreground is its process ID.
     #[arg(value_name = "POD", required_unless_present_any = ["selector", "all"], conflicts_with_all = ["selector", "all"])]
     pod: Option<Object>,
