@@ -15,6 +15,7 @@ need runc runc
 need crun crun
 need /usr/lib/cni/bridge containernetworking-plugins
 need ip iproute2
+need iptables iptables
 need newuidmap uidmap
 need pasta passt
 need slirp4netns slirp4netns

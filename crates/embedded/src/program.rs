@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_way_lets_the_program_be_written_to() {
+    fn neither_way_lets_the_program_be_written_to_as_root() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("true");
         std::fs::copy("/bin/true", &path).unwrap();

@@ -12,9 +12,25 @@ use crate::run::{Bench, Test};
 /// They mostly wait, so more of them than cores run in parallel.
 const AT_A_TIME: usize = 6;
 
+/// Who can run the tests of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunBy {
+    /// Only root: for others they are counted as ignored.
+    Root,
+    /// Every user.
+    Anybody,
+}
+
 /// Runs tests, each with a directory of its own below one that is called after `name`, and ends the program.
-pub fn run(name: &str, tests: Vec<(&'static str, Test)>) -> ! {
+pub fn run(name: &str, by: RunBy, tests: Vec<(&'static str, Test)>) -> ! {
     let mut args = Arguments::from_args();
+    if by == RunBy::Root && !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: the tests of `{name}` need root");
+        let trials = tests.into_iter().map(|(name, _)| Trial::test(name, || Ok(())).with_ignored_flag(true));
+        // Also with `--include-ignored`: nothing may count as passed.
+        (args.ignored, args.include_ignored) = (false, false);
+        libtest_mimic::run(&args, trials.collect()).exit();
+    }
     args.test_threads = Some(args.test_threads.unwrap_or(AT_A_TIME));
     let work = tempfile::Builder::new().prefix(&format!("outrigger-{name}-")).tempdir().expect("a directory");
     // Containers that are not root read it.

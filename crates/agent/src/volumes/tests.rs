@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 
-/// A pod with volumes, and a directory for them. Mounts need root; without it the tests are skipped.
+/// A pod with volumes, and a directory for them. Mounts and owners of files need root.
 struct Fixture {
     dir: tempfile::TempDir,
     pod: Pod,
@@ -14,10 +14,8 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn new(volumes: serde_json::Value, context: serde_json::Value) -> Option<Fixture> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
+    fn new(volumes: serde_json::Value, context: serde_json::Value) -> Fixture {
+        assert!(rustix::process::geteuid().is_root(), "this test needs root");
         let pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "labels": {"app": "x"}},
             "spec": {"containers": [], "volumes": volumes, "securityContext": context}
@@ -29,13 +27,13 @@ impl Fixture {
         let secret = json!({"data": {"password": "aHVudGVyMg=="}});
         objects.secrets.insert(key("secret"), serde_json::from_value(secret).unwrap());
         let container = json!({"name": "c", "resources": {"limits": {"memory": "64Mi"}}});
-        Some(Fixture {
+        Fixture {
             dir: tempfile::tempdir().unwrap(),
             pod: pod.unwrap(),
             objects,
             host: Host { name: "node".into(), ip: None, cpu_milli: 1_000, memory_bytes: 1 << 30 },
             containers: vec![serde_json::from_value(container).unwrap()],
-        })
+        }
     }
 
     fn pod_dir(&self) -> PathBuf {
@@ -78,7 +76,7 @@ fn is_tmpfs(path: &Path) -> bool {
 }
 
 #[test]
-fn files_have_content_mode_and_place() {
+fn files_have_content_mode_and_place_as_root() {
     let volumes = json!([
         {"name": "map", "configMap": {"name": "map", "defaultMode": 0o640, "items": [
             {"key": "a", "path": "deep/er/a", "mode": 0o400}, {"key": "bin", "path": "bin"}]}},
@@ -93,9 +91,7 @@ fn files_have_content_mode_and_place() {
             {"secret": {"name": "secret"}},
             {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}},
     ]);
-    let Some(fixture) = Fixture::new(volumes, json!({})) else {
-        return;
-    };
+    let fixture = Fixture::new(volumes, json!({}));
     fixture.set_up().unwrap();
     // Setting up again changes nothing.
     fixture.set_up().unwrap();
@@ -117,7 +113,7 @@ fn files_have_content_mode_and_place() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn what_cannot_be_had_is_said_as_root() {
     let table = [
         (json!({"configMap": {"name": "no"}}), "configmap \"no\" not found"),
         (json!({"secret": {"secretName": "no"}}), "secret \"no\" not found"),
@@ -140,24 +136,20 @@ fn what_cannot_be_had_is_said() {
     ];
     for (mut volume, expected) in table {
         volume["name"] = json!("v");
-        let Some(fixture) = Fixture::new(json!([volume]), json!({})) else {
-            return;
-        };
+        let fixture = Fixture::new(json!([volume]), json!({}));
         let error = fixture.set_up().unwrap_err();
         assert!(error.starts_with("volume \"v\": ") && error.contains(expected), "{error}");
     }
 }
 
 #[test]
-fn empty_dirs_and_claims_are_for_everybody() {
+fn empty_dirs_and_claims_are_for_everybody_as_root() {
     let volumes = json!([
         {"name": "disk", "emptyDir": {}},
         {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         {"name": "claim", "persistentVolumeClaim": {"claimName": "data"}},
     ]);
-    let Some(fixture) = Fixture::new(volumes, json!({})) else {
-        return;
-    };
+    let fixture = Fixture::new(volumes, json!({}));
     fixture.set_up().unwrap();
     let at = |path: &str| fixture.pod_dir().join("volumes").join(path);
     assert_eq!((mode(&at("disk")), mode(&at("memory"))), (0o777, 0o777));
@@ -173,7 +165,7 @@ fn empty_dirs_and_claims_are_for_everybody() {
 }
 
 #[test]
-fn fs_group_owns_what_is_the_pods() {
+fn fs_group_owns_what_is_the_pods_as_root() {
     let host = tempfile::tempdir().unwrap();
     fs::write(host.path().join("f"), "x").unwrap();
     let volumes = json!([
@@ -181,9 +173,7 @@ fn fs_group_owns_what_is_the_pods() {
         {"name": "map", "configMap": {"name": "map", "defaultMode": 0o400}},
         {"name": "host", "hostPath": {"path": host.path()}},
     ]);
-    let Some(fixture) = Fixture::new(volumes, json!({"fsGroup": 4321})) else {
-        return;
-    };
+    let fixture = Fixture::new(volumes, json!({"fsGroup": 4321}));
     fixture.set_up().unwrap();
     let at = |path: &str| fixture.pod_dir().join("volumes").join(path);
     let gid = |path: &Path| fs::metadata(path).unwrap().gid();
@@ -193,14 +183,12 @@ fn fs_group_owns_what_is_the_pods() {
 }
 
 #[test]
-fn mounts_follow_the_manifest() {
+fn mounts_follow_the_manifest_as_root() {
     let volumes = json!([
         {"name": "disk", "emptyDir": {}},
         {"name": "map", "configMap": {"name": "map"}},
     ]);
-    let Some(fixture) = Fixture::new(volumes, json!({})) else {
-        return;
-    };
+    let fixture = Fixture::new(volumes, json!({}));
     let mounts = fixture
         .mounts(json!([
             {"name": "disk", "mountPath": "/data"},

@@ -243,7 +243,7 @@ async fn a_container_that_cannot_be_made_ahead_is_made_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_would_notice_is_not_done_ahead() {
+async fn what_others_would_notice_is_not_done_ahead_as_root() {
     let v = |mount: Value| json!([{"name": "v", "mountPath": "/v"}, mount]);
     let table = [
         (

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn whiteouts_and_opaque_directories_take_lower_files_away() {
+    fn whiteouts_and_opaque_directories_take_lower_files_away_as_root() {
         let base = std::env::temp_dir().join(format!("outrigger-copy-{}", std::process::id()));
         let (low, high, out) = (base.join("low"), base.join("high"), base.join("out"));
         for dir in [low.join("keep"), low.join("opaque"), high.join("opaque"), out.clone()] {

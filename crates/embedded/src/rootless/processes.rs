@@ -97,7 +97,7 @@ mod tests {
     /// The kernel reuses the number of a deleted mount namespace: a new container that has it must not be
     /// killed instead of the one that ended.
     #[test]
-    fn a_namespace_that_is_gone_is_never_another_one() {
+    fn a_namespace_that_is_gone_is_never_another_one_as_root() {
         for _ in 0..20 {
             let mut first = in_new_namespace();
             let namespace = MountNamespace::of(first.id() as i32).expect("a namespace");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_in_a_namespace_is_killed() {
+    fn everybody_in_a_namespace_is_killed_as_root() {
         let mut child = in_new_namespace();
         MountNamespace::of(child.id() as i32).expect("a namespace").kill();
         assert!(!child.wait().expect("its end").success());

@@ -173,7 +173,7 @@ fn the_readme() {
 }
 
 #[test]
-fn the_pages() {
+fn the_pages_as_root() {
     let shown: usize = pages().iter().map(|file| page(file)).sum();
     assert!(shown > 15, "{shown} commands");
 }

@@ -18,6 +18,7 @@ fn main() {
     }
     trials::run(
         "everyday",
+        trials::RunBy::Root,
         [
             ports::ALL,
             &ps::ALL,

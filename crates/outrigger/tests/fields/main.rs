@@ -31,7 +31,7 @@ fn main() {
         users::ALL,
         volumes::ALL,
     ];
-    trials::run("fields", all.concat());
+    trials::run("fields", trials::RunBy::Root, all.concat());
 }
 
 /// A pod that runs once.

@@ -14,5 +14,5 @@ use outrigger_testkit::{containerd, leaks, rootfs, run, trials};
 
 fn main() {
     let all = [&adopt::ALL[..], &apply::ALL, &logind::ALL, &manifests::ALL, &faults::ALL, &kill::ALL];
-    trials::run("node", all.concat());
+    trials::run("node", trials::RunBy::Root, all.concat());
 }

@@ -6,5 +6,5 @@ mod replicas;
 use outrigger_testkit::{run, trials};
 
 fn main() {
-    trials::run("workloads", [&jobs::ALL[..], &replicas::ALL].concat());
+    trials::run("workloads", trials::RunBy::Root, [&jobs::ALL[..], &replicas::ALL].concat());
 }

@@ -43,10 +43,8 @@ fn every_directory_on_the_way_counts() {
 }
 
 #[test]
-fn directories_and_links_of_others_are_refused() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
+fn directories_and_links_of_others_are_refused_as_root() {
+    assert!(rustix::process::geteuid().is_root(), "this test needs root");
     let base = tempfile::tempdir().unwrap();
     let at = |name: &str| base.path().join(name);
     directory(&at("theirs"), 0o755);
@@ -66,6 +64,14 @@ fn directories_and_links_of_others_are_refused() {
     open_dir(&at("group")).unwrap();
     chown(at("group"), None, Some(4242)).unwrap();
     assert!(refusal(&at("group")).contains("its group can change"), "{}", refusal(&at("group")));
+    // Nor is a file of theirs read.
+    fs::write(at("ours/file"), "").unwrap();
+    chown(at("ours/file"), Some(1234), None).unwrap();
+    let ours = open_dir(&at("ours")).unwrap();
+    let said = open_in(ours.as_fd(), &at("ours"), OsStr::new("file")).unwrap_err().to_string();
+    assert!(said.contains("belongs to user 1234"), "{said}");
+    // Who has opened a file for writing can still do so when it has another owner.
+    assert!(said.contains("put a copy in its place: cp ") && !said.contains("chown"), "{said}");
     // A state directory is created only where nobody can exchange it.
     assert!(make_dir(&at("theirs/new")).is_err());
     make_dir(&at("ours/new/deep")).unwrap();
@@ -117,11 +123,4 @@ fn files_are_read_inside_of_their_directory() {
     }
     fs::remove_file(base.path().join("secret")).unwrap();
     assert_eq!(open("hard"), Ok(()), "it has no other name any more");
-    if rustix::process::geteuid().is_root() {
-        chown(dir.join("plain"), Some(1234), None).unwrap();
-        let said = open("plain").unwrap_err();
-        assert!(said.contains("belongs to user 1234"), "{said}");
-        // Who has opened a file for writing can still do so when it has another owner.
-        assert!(said.contains("put a copy in its place: cp ") && !said.contains("chown"), "{said}");
-    }
 }
