@@ -1,9 +1,9 @@
 # The targets people and CI use. `make help` lists them.
 
-.PHONY: help deps deny lint test test-cri test-v2 test-operator image bench soak soak-cri fuzz
+.PHONY: help deps deny lint check test test-cri test-v2 test-operator test-kubelet image dist bench soak soak-cri fuzz
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
 
 deps: ## the Debian packages that building and testing need (root)
 	@scripts/deps.sh
@@ -14,6 +14,9 @@ lint: ## formatting and clippy, warnings are errors
 
 deny: ## licences and advisories of all dependencies (needs cargo-deny)
 	cargo deny check
+
+check: lint ## what needs neither root nor packages: lints, unit, property and rootless tests (minutes)
+	@scripts/check.sh
 
 test: deps lint ## everything CI checks: lints, unit, property and end-to-end tests in real containers (root)
 	@scripts/test.sh
@@ -30,8 +33,15 @@ test-operator: deps ## only the operator's tests, on a kube-apiserver from KUBEB
 	cargo test --locked -p outrigger-operator
 	cargo test --locked -p outrigger --test operator -- --nocapture
 
+test-kubelet: deps ## the operator on a cluster of one real kubelet, from KUBEBUILDER_ASSETS (root; scripts/operator_cluster.py)
+	cargo build --locked -p outrigger
+	scripts/operator-node.py target/debug/outrigger
+
 image: ## an OCI image of the static binary, for clusters: target/outrigger-image.tar
 	@scripts/image.sh
+
+dist: ## what a release consists of, in target/dist: binaries and Debian packages for MACHINES, SBOMs, checksums
+	@scripts/dist.sh
 
 bench: ## the engine's benchmarks; docs/internals/benchmarks.md says how to read them
 	cargo bench -p outrigger-lifecycle -p outrigger-simulate
