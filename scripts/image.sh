@@ -10,12 +10,11 @@ case $machine in
   aarch64) architecture=arm64 ;;
   *) echo "no image for $machine" >&2; exit 1 ;;
 esac
-target=$machine-unknown-linux-gnu
-RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static" cargo build --locked --release -p outrigger --target "$target"
+binary=$(scripts/static.sh "$machine")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/root/bin" "$work/oci/blobs/sha256"
-install -m 0755 "target/$target/release/outrigger" "$work/root/bin/outrigger"
+install -m 0755 "$binary" "$work/root/bin/outrigger"
 # The same binary gives the same image.
 tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/root" -cf "$work/layer.tar" bin
 digest() { sha256sum "$1" | cut -d' ' -f1; }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::{pages, root};
 
 /// Pages outside docs/ whose links are checked too.
-const OTHER_PAGES: [&str; 8] = [
+const OTHER_PAGES: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -14,6 +14,7 @@ const OTHER_PAGES: [&str; 8] = [
     "SECURITY.md",
     "examples/README.md",
     "fuzz/README.md",
+    "scripts/README.md",
     "tests/conformance/README.md",
 ];
 
