@@ -67,7 +67,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn inputs_and_their_mutations_are_taken_or_refused() {
+fn inputs_and_their_mutations_are_taken_or_refused_as_root() {
     for (target, run, count) in TARGETS {
         let inputs = inputs(target);
         for bytes in &inputs {

@@ -101,7 +101,7 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
 
 /// The note after Ctrl-C of `attach` fits a narrow terminal, with the `^C` that the terminal shows in front of it.
 #[test]
-fn the_note_of_an_interrupted_attach_fits_beside_the_echo() {
+fn the_note_of_an_interrupted_attach_fits_beside_the_echo_as_root() {
     const NARROW: (u16, u16) = (60, 24);
     let state = tempfile::tempdir().expect("a directory");
     let dir = state.path().to_str().expect("a path");
