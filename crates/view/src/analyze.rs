@@ -16,7 +16,7 @@ use outrigger_lifecycle::trace::{Kind, Record, TraceEvent};
 use serde::Serialize;
 
 use crate::events::{Events, Group};
-use crate::timeline::{Line, TimelineError, lines};
+use crate::timed::{Line, TimelineError, lines};
 
 pub use advice::Advice;
 pub use text::text;

@@ -28,6 +28,7 @@ pub mod style;
 mod summary;
 pub mod table;
 pub mod text;
+mod timed;
 pub mod timeline;
 pub mod trace;
 pub mod words;

@@ -4,7 +4,7 @@ use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
 use outrigger_lifecycle::{HookKind, KillReason, Need};
 
 use super::{LinkKind, Start, Trace, Walk};
-use crate::timeline::Line;
+use crate::timed::Line;
 
 /// More steps than any pod needs. A trace from elsewhere must not cause an endless loop.
 const STEPS_MAX: usize = 10_000;

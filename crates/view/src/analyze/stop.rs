@@ -5,7 +5,7 @@ use outrigger_lifecycle::{HookKind, Phase};
 use outrigger_text::HumanDuration;
 
 use super::{LinkKind, Stop, Trace, Walk};
-use crate::timeline::Line;
+use crate::timed::Line;
 
 /// More steps than any pod has containers; see [`super::start`].
 const STEPS_MAX: usize = 10_000;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::advice::{Advice, WORTH_MS};
 use crate::events::{PodEvents, WorkloadEvents};
-use crate::timeline::{TimelineError, lines, milliseconds};
+use crate::timed::{TimelineError, lines, milliseconds};
 use crate::words::finished;
 
 /// What a workload did for a while.
