@@ -6,10 +6,12 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::daemon::Daemon;
+use crate::rootfs;
 use crate::run::{Bench, Test};
 
-pub(crate) const ALL: [(&str, Test); 11] = [
+pub(crate) const ALL: [(&str, Test); 12] = [
     ("a_pod_goes_on_when_its_node_is_killed", goes_on),
+    ("an_image_that_is_gone_stops_no_pod", image_gone),
     ("a_pod_of_another_mount_namespace_is_not_started_again", other_mounts),
     ("what_happened_meanwhile_is_known", meanwhile),
     ("a_wait_is_for_what_an_object_is_for", waits),
@@ -65,6 +67,37 @@ fn goes_on(bench: &Bench, name: &str) {
     let stopped = node.say(&["stop", "web"]);
     assert_eq!(stopped.code, 0, "{stopped:?}");
     assert!(logs(&node)[2].ends_with("bye\n"), "{:?}", logs(&node));
+    node.leaves_nothing();
+}
+
+/// A new run with such an image is refused. One that was accepted before goes on, and is in nobody's way.
+fn image_gone(bench: &Bench, name: &str) {
+    let mut node = Daemon::start(bench, name, &[]);
+    let (image, gone) = (node.dir.join("image"), node.dir.join("gone"));
+    rootfs::make(&image);
+    let mut app = shell(bench, "app", WHO);
+    app["image"] = json!(format!("rootfs:{}", image.display()));
+    let spec = json!({"containers": [app]});
+    let said = node.run("web", &spec, &["--wait"]);
+    assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
+    let log = |node: &Daemon<'_>| node.must(&["logs", "web"]);
+    node.until("it has said something", |node| !log(node).is_empty());
+    let said_before = log(&node);
+    node.down(Signal::KILL);
+    fs::rename(&image, &gone).expect("rename");
+    node.up();
+    node.ready("web");
+    assert_eq!(log(&node), said_before, "it was not started again\n{}", node.account());
+    let refused = node.run("other", &spec, &[]);
+    assert!(refused.code == 2 && refused.err.contains("does not exist"), "{refused:?}");
+    let new = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"},
+        "spec": {"containers": [shell(bench, "app", WHO)]}});
+    let (file, state) = (node.file("new.json", &new), node.state().display().to_string());
+    node.must(&["apply", "--wait", "--state-dir", &state, "--network", "none", &file]);
+    fs::rename(&gone, &image).expect("rename");
+    for pod in ["web", "new"] {
+        node.must(&["stop", pod]);
+    }
     node.leaves_nothing();
 }
 
