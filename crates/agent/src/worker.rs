@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder, TraceEvent};
+use outrigger_lifecycle::trace::{
+    self, ContainerEvent, Entry, IgnoredBecause, PodEvent, Recorder, TraceEvent,
+};
 use outrigger_lifecycle::{
     Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Outlook,
     Plan, ProbeKind, ProbeOutcome, Role, StatusFacts, StopCause, Time, decide, fails_pod, phase, pod_status,
@@ -732,12 +734,16 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
         .container
         .map_or_else(|| format!("pod `{}`", plan.pod), |i| format!("`{}`", plan.containers[i].name));
     let (text, code) = match &entry.event {
-        TraceEvent::SandboxFailed { message, .. } => (format!("{who} cannot be set up: {message}"), None),
-        TraceEvent::PullFailed { message, .. } => {
+        TraceEvent::Pod(PodEvent::SandboxFailed { message, .. }) => {
+            (format!("{who} cannot be set up: {message}"), None)
+        }
+        TraceEvent::Container(ContainerEvent::PullFailed { message, .. }) => {
             (format!("the image of {who} cannot be pulled: {message}"), None)
         }
-        TraceEvent::StartFailed { message, .. } => (format!("{who} cannot be started: {message}"), None),
-        TraceEvent::Exited { code, .. } => {
+        TraceEvent::Container(ContainerEvent::StartFailed { message, .. }) => {
+            (format!("{who} cannot be started: {message}"), None)
+        }
+        TraceEvent::Container(ContainerEvent::Exited { code, .. }) => {
             let index = entry.container?;
             let (p, c) = (&plan.containers[index], &obs.containers[index]);
             // It may already have been restarted.
@@ -771,47 +777,18 @@ fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
             };
             (text, Some(i64::from(*code)))
         }
-        TraceEvent::Probe {
+        TraceEvent::Container(ContainerEvent::Probe {
             kind,
             outcome: ProbeOutcome::Error,
             counted: Some(counted),
             threshold: Some(threshold),
             message,
             ..
-        } if counted >= threshold && rules::is_waited_for(plan, obs, entry.container?) => {
+        }) if counted >= threshold && rules::is_waited_for(plan, obs, entry.container?) => {
             let why = message.as_deref().unwrap_or_default().trim_end();
             (format!("the {} probe of {who} cannot be run: {why}", kind.name()), None)
         }
-        TraceEvent::Planned { .. }
-        | TraceEvent::SandboxCreating { .. }
-        | TraceEvent::SandboxReady
-        | TraceEvent::SandboxLost
-        | TraceEvent::Phase { .. }
-        | TraceEvent::StopBegun { .. }
-        | TraceEvent::StopShortened { .. }
-        | TraceEvent::RerunBegun { .. }
-        | TraceEvent::Rerun
-        | TraceEvent::Finished { .. }
-        | TraceEvent::Pulling
-        | TraceEvent::Pulled
-        | TraceEvent::ImageChanged
-        | TraceEvent::Starting { .. }
-        | TraceEvent::Started { .. }
-        | TraceEvent::StartupPassed
-        | TraceEvent::Ready
-        | TraceEvent::Unready
-        | TraceEvent::Lost { .. }
-        | TraceEvent::Probe { .. }
-        | TraceEvent::HookStarted { .. }
-        | TraceEvent::HookEnded { .. }
-        | TraceEvent::HookCancelled { .. }
-        | TraceEvent::HookOutput { .. }
-        | TraceEvent::Waiting { .. }
-        | TraceEvent::KillBegun { .. }
-        | TraceEvent::Terminating { .. }
-        | TraceEvent::StopSignalIgnored { .. }
-        | TraceEvent::Killing { .. }
-        | TraceEvent::Log { .. } => return None,
+        TraceEvent::Pod(_) | TraceEvent::Container(_) => return None,
     };
     Some(Failure { text, code })
 }

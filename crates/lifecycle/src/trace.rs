@@ -4,9 +4,11 @@
 //! [`Recorder`] sees events and decisions and writes one [`Entry`] per transition (G-50); events that changed
 //! nothing (late, repeated) leave no entry.
 //!
-//! Everything that happens is a [`TraceEvent`] or, for a workload, a [`WorkloadEvent`]. JSON is written and read at the
-//! edges only: [`Record::to_json`] and [`Line::from_json`]. Code that looks at events matches all of them, so that a new
-//! one cannot be forgotten anywhere.
+//! Everything that happens is a [`TraceEvent`] of the pod ([`PodEvent`]) or of a container ([`ContainerEvent`]) or, for a
+//! workload, a [`WorkloadEvent`]. JSON is written and read at the edges only: [`Record::to_json`] and
+//! [`Line::from_json`]. A new event needs its variant, its name (`kind.rs`), whoever records it, its sentence and its
+//! place in the picture (`view`); without a name, a sentence and a place it does not compile. All other readers name
+//! the events that they look for.
 
 mod event;
 mod kind;
@@ -19,8 +21,8 @@ mod word;
 mod workload;
 
 pub use event::{
-    IgnoredBecause, KillingReason, LogStream, OpenedGate, PlannedContainer, RerunReason, StopReason,
-    TraceEvent, WaitReason,
+    ContainerEvent, IgnoredBecause, KillingReason, LogStream, OpenedGate, PlannedContainer, PodEvent,
+    RerunReason, StopReason, TraceEvent, WaitReason,
 };
 pub use kind::{Kind, WorkloadKind};
 pub use record::{Line, NoEvent, Record, WorkloadRecord};
@@ -37,7 +39,7 @@ use crate::time::Time;
 pub struct Entry {
     /// When.
     pub time: Time,
-    /// The container; `None` for the pod as a whole.
+    /// The container it is about, or the one that caused an event of the pod.
     pub container: Option<usize>,
     /// What.
     pub event: TraceEvent,
@@ -51,7 +53,7 @@ pub fn containers(plan: &Plan) -> Vec<PlannedContainer> {
 
 /// The first entry of a trace that is written to a file: the containers of the pod.
 pub fn planned(plan: &Plan, time: Time) -> Entry {
-    Entry { time, container: None, event: TraceEvent::Planned { containers: containers(plan) } }
+    Entry { time, container: None, event: PodEvent::Planned { containers: containers(plan) }.into() }
 }
 
 impl Entry {

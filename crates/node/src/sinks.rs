@@ -8,7 +8,7 @@ use outrigger_agent::clock::rfc3339_nanos;
 use outrigger_agent::event::{EndCause, Failure, PodEvent, PodEventKind, PodResult, StatusUpdate};
 use outrigger_agent::log::lost_text;
 use outrigger_agent::{PodContext, PodUid};
-use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
+use outrigger_lifecycle::trace::{self, ContainerEvent, Entry, Record, TraceEvent};
 use outrigger_lifecycle::{Observation, forgotten_sidecars, only_forgotten_run};
 use outrigger_view::hint::{Hints, PortHolder, Subject, kept_running};
 use outrigger_view::output::Output;
@@ -132,7 +132,8 @@ impl Sinks {
         let mut record = entry.into_record(context.plan(), context.name(), rfc3339_nanos(exact));
         (record.manifest, record.hint) = hint;
         match &record.event {
-            TraceEvent::SandboxReady | TraceEvent::Started { .. } => {
+            TraceEvent::Pod(trace::PodEvent::SandboxReady)
+            | TraceEvent::Container(ContainerEvent::Started { .. }) => {
                 self.registry.start_fault(*number, container, None);
             }
             event => {

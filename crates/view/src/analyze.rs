@@ -12,7 +12,7 @@ mod tests;
 mod text;
 mod workload;
 
-use outrigger_lifecycle::trace::{Kind, Record, TraceEvent};
+use outrigger_lifecycle::trace::{Kind, Record};
 use serde::Serialize;
 
 use crate::events::{Events, Group};
@@ -191,7 +191,7 @@ pub fn analyze_all(events: &Events) -> Result<Analyses, TimelineError> {
 
 /// A trace, prepared for lookups.
 struct Trace<'a> {
-    /// The lines a chain can be made of.
+    /// All of them except output, which is most of a long trace and no link of any chain.
     lines: Vec<Line<'a>>,
     /// In the order they appear.
     containers: Vec<&'a str>,
@@ -208,7 +208,7 @@ impl<'a> Trace<'a> {
             }
         }
         let end = lines.iter().map(|l| l.at).max().unwrap_or(0);
-        lines.retain(|l| can_be_waited_for(l.event));
+        lines.retain(|l| !l.is(Kind::Log));
         Trace { lines, containers, end }
     }
 
@@ -229,47 +229,6 @@ impl<'a> Trace<'a> {
 
     fn stop_begun(&self) -> Option<&Line<'a>> {
         self.pod(Kind::StopBegun).next()
-    }
-}
-
-/// Whether an event can be a link of a chain or its reason: those that [`start`], [`stop`] and [`advice`]
-/// look up.
-fn can_be_waited_for(event: &TraceEvent) -> bool {
-    match event {
-        TraceEvent::SandboxCreating { .. }
-        | TraceEvent::SandboxReady
-        | TraceEvent::StopBegun { .. }
-        | TraceEvent::Finished { .. }
-        | TraceEvent::Pulling
-        | TraceEvent::Pulled
-        | TraceEvent::PullFailed { .. }
-        | TraceEvent::Starting { .. }
-        | TraceEvent::Started { .. }
-        | TraceEvent::StartFailed { .. }
-        | TraceEvent::StartupPassed
-        | TraceEvent::Ready
-        | TraceEvent::Exited { .. }
-        | TraceEvent::Probe { .. }
-        | TraceEvent::HookStarted { .. }
-        | TraceEvent::HookEnded { .. }
-        | TraceEvent::HookCancelled { .. }
-        | TraceEvent::Waiting { .. }
-        | TraceEvent::Terminating { .. }
-        | TraceEvent::Killing { .. } => true,
-        TraceEvent::Planned { .. }
-        | TraceEvent::SandboxFailed { .. }
-        | TraceEvent::SandboxLost
-        | TraceEvent::Phase { .. }
-        | TraceEvent::StopShortened { .. }
-        | TraceEvent::RerunBegun { .. }
-        | TraceEvent::Rerun
-        | TraceEvent::ImageChanged
-        | TraceEvent::Unready
-        | TraceEvent::Lost { .. }
-        | TraceEvent::HookOutput { .. }
-        | TraceEvent::KillBegun { .. }
-        | TraceEvent::StopSignalIgnored { .. }
-        | TraceEvent::Log { .. } => false,
     }
 }
 

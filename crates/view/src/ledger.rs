@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_lifecycle::trace::{Record, StopReason, TraceEvent, WaitReason, WorkloadEvent, WorkloadRecord};
+use outrigger_lifecycle::trace::{
+    ContainerEvent, PodEvent, Record, StopReason, TraceEvent, WaitReason, WorkloadEvent, WorkloadRecord,
+};
 use outrigger_lifecycle::{ExitReason, HookKind, KillReason, Phase, Plan, Role, Time};
 
 use crate::words::hint;
@@ -285,13 +287,13 @@ impl PodAccount {
     fn enter(&mut self, at: u64, entry: &Record) {
         self.pass(at);
         self.hints.extend(hint(entry));
-        match &entry.container {
-            Some(name) => {
-                if let Some(i) = self.find(name) {
-                    self.container(i, at, &entry.event);
+        match &entry.event {
+            TraceEvent::Pod(event) => self.pod(at, event),
+            TraceEvent::Container(event) => {
+                if let Some(i) = entry.container.as_deref().and_then(|name| self.find(name)) {
+                    self.container(i, at, event);
                 }
             }
-            None => self.pod(at, &entry.event),
         }
     }
 
@@ -329,9 +331,9 @@ impl PodAccount {
     }
 
     /// An event of the pod as a whole.
-    fn pod(&mut self, at: u64, event: &TraceEvent) {
+    fn pod(&mut self, at: u64, event: &PodEvent) {
         match event {
-            TraceEvent::StopBegun { cause, grace_ms, message, .. } => {
+            PodEvent::StopBegun { cause, grace_ms, message, .. } => {
                 self.stop.get_or_insert(StopAccount {
                     began: at,
                     took_ms: 0,
@@ -344,83 +346,53 @@ impl PodAccount {
                     c.wait = None;
                 }
             }
-            TraceEvent::Finished { phase, stopped } => {
+            PodEvent::Finished { phase, stopped } => {
                 (self.phase, self.was_stopped) = (Some(*phase), *stopped);
                 if let Some(stop) = &mut self.stop {
                     stop.took_ms = at.saturating_sub(stop.began);
                 }
             }
             // They take time, which is counted for the containers that wait.
-            TraceEvent::Planned { .. }
-            | TraceEvent::SandboxCreating { .. }
-            | TraceEvent::SandboxReady
-            | TraceEvent::SandboxFailed { .. }
-            | TraceEvent::SandboxLost
-            | TraceEvent::Phase { .. }
-            | TraceEvent::StopShortened { .. }
-            | TraceEvent::RerunBegun { .. }
-            | TraceEvent::Rerun => {}
-            // Events of containers.
-            TraceEvent::Pulling
-            | TraceEvent::Pulled
-            | TraceEvent::PullFailed { .. }
-            | TraceEvent::ImageChanged
-            | TraceEvent::Starting { .. }
-            | TraceEvent::Started { .. }
-            | TraceEvent::StartFailed { .. }
-            | TraceEvent::StartupPassed
-            | TraceEvent::Ready
-            | TraceEvent::Unready
-            | TraceEvent::Exited { .. }
-            | TraceEvent::Lost { .. }
-            | TraceEvent::Probe { .. }
-            | TraceEvent::HookStarted { .. }
-            | TraceEvent::HookEnded { .. }
-            | TraceEvent::HookCancelled { .. }
-            | TraceEvent::HookOutput { .. }
-            | TraceEvent::Waiting { .. }
-            | TraceEvent::KillBegun { .. }
-            | TraceEvent::Terminating { .. }
-            | TraceEvent::StopSignalIgnored { .. }
-            | TraceEvent::Killing { .. }
-            | TraceEvent::Log { .. } => {}
+            _ => {}
         }
     }
 
     /// An event of a container.
-    fn container(&mut self, i: usize, at: u64, event: &TraceEvent) {
+    fn container(&mut self, i: usize, at: u64, event: &ContainerEvent) {
         let stopping = self.stop.is_some();
         match event {
-            TraceEvent::Waiting { wait, .. } => self.containers[i].wait = self.lost_on(wait),
-            TraceEvent::Starting { restarts, .. } => {
+            ContainerEvent::Waiting { wait, .. } => self.containers[i].wait = self.lost_on(wait),
+            ContainerEvent::Starting { restarts, .. } => {
                 let c = &mut self.containers[i];
                 c.wait = None;
                 // The previous instance was.
                 c.was_killed = false;
                 c.restarts = restarts.map_or(c.restarts, u64::from);
             }
-            TraceEvent::Started { .. } => self.containers[i].was_started = true,
-            TraceEvent::KillBegun { cause: KillReason::PodStop, .. } => {}
-            TraceEvent::KillBegun { message, .. } => {
+            ContainerEvent::Started { .. } => self.containers[i].was_started = true,
+            ContainerEvent::KillBegun { cause: KillReason::PodStop, .. } => {}
+            ContainerEvent::KillBegun { message, .. } => {
                 self.containers[i].ended_because = Some(message.clone());
             }
-            TraceEvent::HookStarted { hook: HookKind::PreStop | HookKind::FirstPreStop, .. } if stopping => {
+            ContainerEvent::HookStarted { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
+                if stopping =>
+            {
                 self.containers[i].stop.hook_begins(at);
             }
-            TraceEvent::HookEnded { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
-            | TraceEvent::HookCancelled { hook: HookKind::PreStop | HookKind::FirstPreStop, .. } => {
+            ContainerEvent::HookEnded { hook: HookKind::PreStop | HookKind::FirstPreStop, .. }
+            | ContainerEvent::HookCancelled { hook: HookKind::PreStop | HookKind::FirstPreStop, .. } => {
                 self.containers[i].stop.hook_ends(at);
             }
-            TraceEvent::Terminating { .. } if stopping => self.containers[i].stop.signal(at),
-            TraceEvent::Killing { .. } => {
+            ContainerEvent::Terminating { .. } if stopping => self.containers[i].stop.signal(at),
+            ContainerEvent::Killing { .. } => {
                 self.containers[i].was_killed = true;
                 if stopping {
                     self.containers[i].stop.signal(at);
                 }
             }
-            TraceEvent::Pulled => self.containers[i].has_no_image = false,
-            TraceEvent::PullFailed { .. } => self.containers[i].has_no_image = true,
-            TraceEvent::Exited { code, signal, reason, ran_ms, killed_for, .. } => {
+            ContainerEvent::Pulled => self.containers[i].has_no_image = false,
+            ContainerEvent::PullFailed { .. } => self.containers[i].has_no_image = true,
+            ContainerEvent::Exited { code, signal, reason, ran_ms, killed_for, .. } => {
                 let c = &mut self.containers[i];
                 c.ran_ms += ran_ms.unwrap_or(0);
                 c.stop.exit(at);
@@ -428,33 +400,7 @@ impl PodAccount {
                 c.ended = Some(Ended { code: *code, signal: *signal, reason: *reason, told });
             }
             // Waits, starts and exits already say what matters here.
-            TraceEvent::Pulling
-            | TraceEvent::ImageChanged
-            | TraceEvent::StartFailed { .. }
-            | TraceEvent::StartupPassed
-            | TraceEvent::Ready
-            | TraceEvent::Unready
-            | TraceEvent::Lost { .. }
-            | TraceEvent::Probe { .. }
-            | TraceEvent::HookStarted { .. }
-            | TraceEvent::Terminating { .. }
-            | TraceEvent::HookEnded { .. }
-            | TraceEvent::HookCancelled { .. }
-            | TraceEvent::HookOutput { .. }
-            | TraceEvent::StopSignalIgnored { .. }
-            | TraceEvent::Log { .. } => {}
-            // Events of pods.
-            TraceEvent::Planned { .. }
-            | TraceEvent::SandboxCreating { .. }
-            | TraceEvent::SandboxReady
-            | TraceEvent::SandboxFailed { .. }
-            | TraceEvent::SandboxLost
-            | TraceEvent::Phase { .. }
-            | TraceEvent::StopBegun { .. }
-            | TraceEvent::StopShortened { .. }
-            | TraceEvent::RerunBegun { .. }
-            | TraceEvent::Rerun
-            | TraceEvent::Finished { .. } => {}
+            _ => {}
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outrigger_lifecycle::trace::{LogStream, Record, TraceEvent, WorkloadRecord};
+use outrigger_lifecycle::trace::{ContainerEvent, LogStream, Record, TraceEvent, WorkloadRecord};
 use outrigger_lifecycle::{Observation, Plan, Wait};
 use outrigger_text::log_line::parse_line;
 use serde_json::Value;
@@ -577,7 +577,7 @@ fn json_log(pod: &str, container: &str, lines: &[u8]) -> Vec<u8> {
             time: line.time.to_owned(),
             pod: pod.to_owned(),
             container: Some(container.to_owned()),
-            event: TraceEvent::Log { stream, partial: line.partial, text },
+            event: TraceEvent::Container(ContainerEvent::Log { stream, partial: line.partial, text }),
             manifest: None,
             hint: None,
         };

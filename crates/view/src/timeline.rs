@@ -11,8 +11,10 @@ mod workload;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use outrigger_lifecycle::trace::{Entry, PlannedContainer, Record, TraceEvent, WaitReason};
-use outrigger_lifecycle::{ExitReason, Need, Plan, ProbeOutcome};
+use outrigger_lifecycle::trace::{
+    ContainerEvent, Entry, OpenedGate, PlannedContainer, PodEvent, Record, TraceEvent, WaitReason,
+};
+use outrigger_lifecycle::{ExitReason, Need, Plan, ProbeKind, ProbeOutcome};
 
 use crate::analyze::{Analysis, LinkKind};
 use crate::timed::{Line, lines};
@@ -315,75 +317,53 @@ impl Builder {
 
     fn line(&mut self, line: &Line<'_>) {
         self.timeline.moments.push(line.at);
-        match line.container {
-            Some(name) => {
+        match (line.event, line.container) {
+            (TraceEvent::Pod(event), _) => self.pod(line.at, event),
+            (TraceEvent::Container(event), Some(name)) => {
                 let lane = self.lane(name);
-                self.container(lane, line);
+                self.container(lane, line.at, event);
             }
-            None => self.pod(line),
+            // A file that does not say which: there is no lane for it.
+            (TraceEvent::Container(_), None) => {}
         }
     }
 
     /// An event of the pod as a whole.
-    fn pod(&mut self, line: &Line<'_>) {
-        match line.event {
-            TraceEvent::Phase { from, to } => {
+    fn pod(&mut self, at: u64, event: &PodEvent) {
+        match event {
+            PodEvent::Phase { from, to } => {
                 if self.timeline.phases.is_empty() {
                     let began = self.timeline.moments.first().copied().unwrap_or(0);
                     self.timeline.phases.push((began, from.name().to_owned()));
                 }
-                self.timeline.phases.push((line.at, to.name().to_owned()));
+                self.timeline.phases.push((at, to.name().to_owned()));
             }
-            TraceEvent::Planned { containers } => self.planned(containers),
-            TraceEvent::SandboxCreating { .. } => self.sandbox = Some(line.at),
-            TraceEvent::SandboxReady => self.sandbox_bar(line.at, "sandbox".to_owned()),
-            TraceEvent::SandboxFailed { message, .. } => {
-                self.sandbox_bar(line.at, format!("sandbox, refused ({message})"));
+            PodEvent::Planned { containers } => self.planned(containers),
+            PodEvent::SandboxCreating { .. } => self.sandbox = Some(at),
+            PodEvent::SandboxReady => self.sandbox_bar(at, "sandbox".to_owned()),
+            PodEvent::SandboxFailed { message, .. } => {
+                self.sandbox_bar(at, format!("sandbox, refused ({message})"));
             }
-            TraceEvent::StopBegun { cause, grace_ms, .. } => {
+            PodEvent::StopBegun { cause, grace_ms, .. } => {
                 // The lanes are known at the end.
-                let halt = Halt { at: line.at, cause: cause.name().to_owned(), lanes: 0..0 };
+                let halt = Halt { at, cause: cause.name().to_owned(), lanes: 0..0 };
                 self.timeline.stops.push(halt);
                 if let Some(grace_ms) = *grace_ms {
-                    self.timeline.graces.push(Grace { from: line.at, to: line.at, grace_ms, lanes: 0..0 });
+                    self.timeline.graces.push(Grace { from: at, to: at, grace_ms, lanes: 0..0 });
                 }
             }
             // Not drawn themselves, but their effects are.
-            TraceEvent::SandboxLost
-            | TraceEvent::StopShortened { .. }
-            | TraceEvent::RerunBegun { .. }
-            | TraceEvent::Rerun
-            | TraceEvent::Finished { stopped: false, .. } => {}
+            PodEvent::SandboxLost
+            | PodEvent::StopShortened { .. }
+            | PodEvent::RerunBegun { .. }
+            | PodEvent::Rerun
+            | PodEvent::Finished { stopped: false, .. } => {}
             // The same word as in `ps` and in the summary.
-            TraceEvent::Finished { stopped: true, .. } => {
+            PodEvent::Finished { stopped: true, .. } => {
                 if let Some((_, phase)) = self.timeline.phases.last_mut() {
                     *phase = "Stopped".to_owned();
                 }
             }
-            // Events of containers.
-            TraceEvent::Pulling
-            | TraceEvent::Pulled
-            | TraceEvent::PullFailed { .. }
-            | TraceEvent::ImageChanged
-            | TraceEvent::Starting { .. }
-            | TraceEvent::Started { .. }
-            | TraceEvent::StartFailed { .. }
-            | TraceEvent::StartupPassed
-            | TraceEvent::Ready
-            | TraceEvent::Unready
-            | TraceEvent::Exited { .. }
-            | TraceEvent::Lost { .. }
-            | TraceEvent::Probe { .. }
-            | TraceEvent::HookStarted { .. }
-            | TraceEvent::HookEnded { .. }
-            | TraceEvent::HookCancelled { .. }
-            | TraceEvent::HookOutput { .. }
-            | TraceEvent::Waiting { .. }
-            | TraceEvent::KillBegun { .. }
-            | TraceEvent::Terminating { .. }
-            | TraceEvent::StopSignalIgnored { .. }
-            | TraceEvent::Killing { .. }
-            | TraceEvent::Log { .. } => {}
         }
     }
 
@@ -402,63 +382,54 @@ impl Builder {
     }
 
     /// An event of a container.
-    fn container(&mut self, lane: usize, line: &Line<'_>) {
-        let at = line.at;
-        match line.event {
-            TraceEvent::Pulling => self.open[lane].pull = Some(at),
-            TraceEvent::Pulled => self.pulled(lane, at),
-            TraceEvent::PullFailed { message, .. } => {
+    fn container(&mut self, lane: usize, at: u64, event: &ContainerEvent) {
+        match event {
+            ContainerEvent::Pulling => self.open[lane].pull = Some(at),
+            ContainerEvent::Pulled => self.pulled(lane, at),
+            ContainerEvent::PullFailed { message, .. } => {
                 self.pulled(lane, at);
                 self.mark(lane, at, Sign::Trouble, or(message, "pull failed"));
             }
-            TraceEvent::Starting { attempt, .. } => {
+            ContainerEvent::Starting { attempt, opened_last, opened_ms_ago, .. } => {
                 self.turn(lane, at, Some((Kind::Start, format!("instance {attempt}"))));
-                self.opening(lane, line);
+                if let Some(gate) = opened_last {
+                    self.opening(lane, at, gate, opened_ms_ago.unwrap_or(0));
+                }
             }
-            TraceEvent::Started { .. } | TraceEvent::Unready => {
+            ContainerEvent::Started { .. } | ContainerEvent::Unready => {
                 self.turn(lane, at, Some((Kind::Run, "runs".into())));
             }
-            TraceEvent::Ready => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
-            TraceEvent::StartFailed { message, .. } => {
+            ContainerEvent::Ready => self.turn(lane, at, Some((Kind::Ready, "ready".into()))),
+            ContainerEvent::StartFailed { message, .. } => {
                 self.turn(lane, at, None);
                 self.mark(lane, at, Sign::Trouble, or(message, "start failed"));
             }
-            TraceEvent::Lost { .. } => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
-            TraceEvent::Terminating { .. } => {
+            ContainerEvent::Lost { .. } => self.mark(lane, at, Sign::Trouble, "the runtime lost track of it"),
+            ContainerEvent::Terminating { .. } => {
                 self.turn(lane, at, Some((Kind::Stop, "stops".into())));
                 self.mark(lane, at, Sign::Term, "TERM");
             }
-            TraceEvent::Killing { .. } => self.mark(lane, at, Sign::Kill, "KILL"),
-            TraceEvent::Exited { code, reason, .. } => self.exited(lane, at, *code, *reason),
-            TraceEvent::Waiting { wait: WaitReason::BackOff { .. }, .. } => {
+            ContainerEvent::Killing { .. } => self.mark(lane, at, Sign::Kill, "KILL"),
+            ContainerEvent::Exited { code, reason, .. } => self.exited(lane, at, *code, *reason),
+            ContainerEvent::Waiting { wait: WaitReason::BackOff { .. }, .. } => {
                 self.turn(lane, at, Some((Kind::Backoff, "back-off".into())));
             }
-            TraceEvent::Probe { .. } => self.probe(lane, line),
-            TraceEvent::HookStarted { hook, .. } => {
+            ContainerEvent::Probe { kind, outcome, message, .. } => {
+                self.probe(lane, at, *kind, *outcome, message.as_deref());
+            }
+            ContainerEvent::HookStarted { hook, .. } => {
                 self.open[lane].hook = Some((at, hook.name().to_owned()));
             }
-            TraceEvent::HookCancelled { .. } => self.hook_ended(lane, at, None),
-            TraceEvent::HookEnded { error, .. } => self.hook_ended(lane, at, error.as_deref()),
+            ContainerEvent::HookCancelled { .. } => self.hook_ended(lane, at, None),
+            ContainerEvent::HookEnded { error, .. } => self.hook_ended(lane, at, error.as_deref()),
             // Not drawn themselves, but their effects are.
-            TraceEvent::ImageChanged
-            | TraceEvent::StartupPassed
-            | TraceEvent::HookOutput { .. }
-            | TraceEvent::Waiting { .. }
-            | TraceEvent::KillBegun { .. }
-            | TraceEvent::StopSignalIgnored { .. }
-            | TraceEvent::Log { .. } => {}
-            // Events of pods.
-            TraceEvent::Planned { .. }
-            | TraceEvent::SandboxCreating { .. }
-            | TraceEvent::SandboxReady
-            | TraceEvent::SandboxFailed { .. }
-            | TraceEvent::SandboxLost
-            | TraceEvent::Phase { .. }
-            | TraceEvent::StopBegun { .. }
-            | TraceEvent::StopShortened { .. }
-            | TraceEvent::RerunBegun { .. }
-            | TraceEvent::Rerun
-            | TraceEvent::Finished { .. } => {}
+            ContainerEvent::ImageChanged
+            | ContainerEvent::StartupPassed
+            | ContainerEvent::HookOutput { .. }
+            | ContainerEvent::Waiting { .. }
+            | ContainerEvent::KillBegun { .. }
+            | ContainerEvent::StopSignalIgnored { .. }
+            | ContainerEvent::Log { .. } => {}
         }
     }
 
@@ -476,14 +447,13 @@ impl Builder {
         self.mark(lane, at, sign, &format!("exit {code} {reason}"));
     }
 
-    fn probe(&mut self, lane: usize, line: &Line<'_>) {
-        let TraceEvent::Probe { kind, outcome, message, .. } = line.event else { return };
+    fn probe(&mut self, lane: usize, at: u64, kind: ProbeKind, outcome: ProbeOutcome, message: Option<&str>) {
         let sign = match outcome {
             ProbeOutcome::Success => Sign::ProbePassed,
             ProbeOutcome::Failure | ProbeOutcome::Error => Sign::ProbeFailed,
         };
-        let message = message.as_ref().map(|m| format!(": {m}")).unwrap_or_default();
-        self.mark(lane, line.at, sign, &format!("{} probe {}{message}", kind.name(), outcome.name()));
+        let message = message.map(|m| format!(": {m}")).unwrap_or_default();
+        self.mark(lane, at, sign, &format!("{} probe {}{message}", kind.name(), outcome.name()));
     }
 
     fn hook_ended(&mut self, lane: usize, at: u64, error: Option<&str>) {
@@ -495,14 +465,13 @@ impl Builder {
         }
     }
 
-    fn opening(&mut self, lane: usize, line: &Line<'_>) {
-        let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return };
+    fn opening(&mut self, lane: usize, at: u64, gate: &OpenedGate, opened_ms_ago: u64) {
         let from = self.lane(&gate.container);
         self.timeline.openings.push(Opening {
             from,
-            opened: line.at - opened_ms_ago.unwrap_or(0).min(line.at),
+            opened: at.saturating_sub(opened_ms_ago),
             to: lane,
-            started: line.at,
+            started: at,
             need: gate.need,
         });
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use outrigger_lifecycle::Plan;
-use outrigger_lifecycle::trace::{Entry, Record, TraceEvent};
+use outrigger_lifecycle::trace::{ContainerEvent, Entry, Record, TraceEvent};
 use serde_json::Value;
 
 use crate::line::{columns, wrap_all};
@@ -61,11 +61,11 @@ pub fn trace_text(plan: &Plan, entries: &[Entry], width: Option<usize>) -> Strin
 
 /// The details of an entry on one line. What the sentence says is not repeated as fields.
 fn details(event: &TraceEvent) -> String {
-    if let TraceEvent::Waiting { text, .. } = event {
+    if let TraceEvent::Container(ContainerEvent::Waiting { text, .. }) = event {
         return text.clone();
     }
-    let is_start = matches!(event, TraceEvent::Starting { .. });
-    let is_exit = matches!(event, TraceEvent::Exited { .. });
+    let is_start = matches!(event, TraceEvent::Container(ContainerEvent::Starting { .. }));
+    let is_exit = matches!(event, TraceEvent::Container(ContainerEvent::Exited { .. }));
     let mut parts = Vec::new();
     for (key, value) in &event.details() {
         match (key.as_str(), value) {

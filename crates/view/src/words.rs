@@ -2,7 +2,8 @@
 //! after 10 ms".
 
 use outrigger_lifecycle::trace::{
-    IgnoredBecause, KillingReason, OpenedGate, Record, RerunReason, StopReason, TraceEvent, WaitReason,
+    ContainerEvent, IgnoredBecause, KillingReason, OpenedGate, PodEvent, Record, RerunReason, StopReason,
+    TraceEvent, WaitReason,
 };
 use outrigger_lifecycle::{
     ExitReason, KillReason, Need, Phase, ProbeKind, ProbeOutcome, STOP_MIN_MS, Verdict,
@@ -89,7 +90,10 @@ pub fn signal(number: i32) -> String {
 
 /// The sentence of an entry. `None` if another entry says the same better.
 pub fn tell(entry: &Record) -> Option<Told> {
-    let mut told = tell_event(&entry.event)?;
+    let mut told = match &entry.event {
+        TraceEvent::Pod(event) => tell_pod(event),
+        TraceEvent::Container(event) => tell_container(event),
+    }?;
     if let Some(hint) = hint(entry) {
         told.weight = Weight::Trouble;
         told.hint = Some(hint);
@@ -107,83 +111,99 @@ pub(crate) fn hint(entry: &Record) -> Option<String> {
     }
 }
 
-fn tell_event(event: &TraceEvent) -> Option<Told> {
-    let routine = |text: String| Some(Told::new(Weight::Routine, text));
-    let notable = |text: String| Some(Told::new(Weight::Notable, text));
-    let trouble = |text: String| Some(Told::new(Weight::Trouble, text));
+fn routine(text: String) -> Option<Told> {
+    Some(Told::new(Weight::Routine, text))
+}
+
+fn notable(text: String) -> Option<Told> {
+    Some(Told::new(Weight::Notable, text))
+}
+
+fn trouble(text: String) -> Option<Told> {
+    Some(Told::new(Weight::Trouble, text))
+}
+
+fn tell_pod(event: &PodEvent) -> Option<Told> {
     match event {
         // For programs.
-        TraceEvent::Planned { .. } | TraceEvent::Log { .. } => None,
-        TraceEvent::SandboxCreating { attempt: 0 } => routine("creating sandbox".to_owned()),
-        TraceEvent::SandboxCreating { attempt: before } => {
+        PodEvent::Planned { .. } => None,
+        PodEvent::SandboxCreating { attempt: 0 } => routine("creating sandbox".to_owned()),
+        PodEvent::SandboxCreating { attempt: before } => {
             notable(format!("creating sandbox again (number {})", before + 1))
         }
-        TraceEvent::SandboxReady => routine("sandbox created".to_owned()),
-        TraceEvent::SandboxFailed { message, retry_in_ms, .. } => {
+        PodEvent::SandboxReady => routine("sandbox created".to_owned()),
+        PodEvent::SandboxFailed { message, retry_in_ms, .. } => {
             trouble(format!("could not create sandbox: {message}{}", next_try(*retry_in_ms)))
         }
-        TraceEvent::SandboxLost => trouble("lost its sandbox".to_owned()),
-        TraceEvent::Pulling => routine("pulling image".to_owned()),
-        TraceEvent::Pulled => routine("image ready".to_owned()),
-        TraceEvent::PullFailed { error, message, retry_in_ms, .. } => {
+        PodEvent::SandboxLost => trouble("lost its sandbox".to_owned()),
+        PodEvent::StopBegun { .. } => stop_begun(event),
+        PodEvent::StopShortened { left_ms } => {
+            notable(format!("{} of the grace period left", HumanDuration(*left_ms)))
+        }
+        PodEvent::RerunBegun { cause, .. } => notable(match cause {
+            RerunReason::Rule => "restarting the whole pod: a restart rule of a container matched".to_owned(),
+            RerunReason::Sandbox | RerunReason::Requested => "restarting the whole pod".to_owned(),
+        }),
+        PodEvent::Rerun => notable("starting again from the first container".to_owned()),
+        // `finished` reports the end.
+        PodEvent::Phase { to: Phase::Succeeded | Phase::Failed, .. } => None,
+        PodEvent::Phase { to, .. } => routine(format!("phase {}", to.name())),
+        PodEvent::Finished { phase, stopped } => {
+            let text = finished(*phase, *stopped).to_owned();
+            if *phase == Phase::Failed && !stopped { trouble(text) } else { routine(text) }
+        }
+    }
+}
+
+fn tell_container(event: &ContainerEvent) -> Option<Told> {
+    match event {
+        // For programs.
+        ContainerEvent::Log { .. } => None,
+        ContainerEvent::Pulling => routine("pulling image".to_owned()),
+        ContainerEvent::Pulled => routine("image ready".to_owned()),
+        ContainerEvent::PullFailed { error, message, retry_in_ms, .. } => {
             trouble(format!("could not pull image: {error}: {message}{}", next_try(*retry_in_ms)))
         }
-        TraceEvent::ImageChanged => notable("image has changed".to_owned()),
-        TraceEvent::Waiting { wait, text } => waiting(wait, text),
-        TraceEvent::Starting { restarts, opened_last, .. } => starting(*restarts, opened_last.as_ref()),
-        TraceEvent::Started { .. } => routine("running".to_owned()),
-        TraceEvent::StartupPassed => routine("started: startup probe passed".to_owned()),
-        TraceEvent::Ready => routine("ready".to_owned()),
-        TraceEvent::Unready => notable("no longer ready".to_owned()),
-        TraceEvent::Probe { .. } => probe(event),
-        TraceEvent::HookStarted { hook, limit_ms, .. } => {
+        ContainerEvent::ImageChanged => notable("image has changed".to_owned()),
+        ContainerEvent::Waiting { wait, text } => waiting(wait, text),
+        ContainerEvent::Starting { restarts, opened_last, .. } => starting(*restarts, opened_last.as_ref()),
+        ContainerEvent::Started { .. } => routine("running".to_owned()),
+        ContainerEvent::StartupPassed => routine("started: startup probe passed".to_owned()),
+        ContainerEvent::Ready => routine("ready".to_owned()),
+        ContainerEvent::Unready => notable("no longer ready".to_owned()),
+        ContainerEvent::Probe { .. } => probe(event),
+        ContainerEvent::HookStarted { hook, limit_ms, .. } => {
             let limit =
                 limit_ms.map_or(String::new(), |limit| format!(" (at most {})", HumanDuration(limit)));
             routine(format!("running {} hook{limit}", hook.name()))
         }
-        TraceEvent::HookEnded { hook, error: None, .. } => routine(format!("{} hook done", hook.name())),
-        TraceEvent::HookEnded { hook, error: Some(error), .. } => {
+        ContainerEvent::HookEnded { hook, error: None, .. } => routine(format!("{} hook done", hook.name())),
+        ContainerEvent::HookEnded { hook, error: Some(error), .. } => {
             trouble(format!("{} hook failed: {error}", hook.name()))
         }
-        TraceEvent::HookCancelled { hook, .. } => notable(format!("{} hook cancelled", hook.name())),
-        TraceEvent::HookOutput { hook, output } => {
+        ContainerEvent::HookCancelled { hook, .. } => notable(format!("{} hook cancelled", hook.name())),
+        ContainerEvent::HookOutput { hook, output } => {
             notable(format!("{} hook output: {}", hook.name(), output.trim_end()))
         }
-        TraceEvent::Terminating { kill_in_ms, .. } => {
+        ContainerEvent::Terminating { kill_in_ms, .. } => {
             routine(format!("sent stop signal; SIGKILL in {}", HumanDuration(*kill_in_ms)))
         }
-        TraceEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
+        ContainerEvent::StopSignalIgnored { signal, why, kill_in_ms } => {
             trouble(ignored(signal, *why, HumanDuration(*kill_in_ms)))
         }
-        TraceEvent::Killing { reason, .. } => trouble(match reason {
+        ContainerEvent::Killing { reason, .. } => trouble(match reason {
             Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
             None => "killed".to_owned(),
         }),
         // The pod says it once for all containers; `terminating` says when it happens.
-        TraceEvent::KillBegun { cause: KillReason::PodStop, .. } => None,
-        TraceEvent::KillBegun { message, .. } => trouble(format!("stopping: {message}")),
-        TraceEvent::Exited { .. } => exited(event),
-        TraceEvent::StartFailed { error, message, retry_in_ms, .. } => {
+        ContainerEvent::KillBegun { cause: KillReason::PodStop, .. } => None,
+        ContainerEvent::KillBegun { message, .. } => trouble(format!("stopping: {message}")),
+        ContainerEvent::Exited { .. } => exited(event),
+        ContainerEvent::StartFailed { error, message, retry_in_ms, .. } => {
             trouble(format!("could not start: {error}: {message}{}", next_try(*retry_in_ms)))
         }
-        TraceEvent::Lost { .. } => {
+        ContainerEvent::Lost { .. } => {
             trouble("lost: the runtime does not know whether it is running".to_owned())
-        }
-        TraceEvent::StopBegun { .. } => stop_begun(event),
-        TraceEvent::StopShortened { left_ms } => {
-            notable(format!("{} of the grace period left", HumanDuration(*left_ms)))
-        }
-        TraceEvent::RerunBegun { cause, .. } => notable(match cause {
-            RerunReason::Rule => "restarting the whole pod: a restart rule of a container matched".to_owned(),
-            RerunReason::Sandbox | RerunReason::Requested => "restarting the whole pod".to_owned(),
-        }),
-        TraceEvent::Rerun => notable("starting again from the first container".to_owned()),
-        // `finished` reports the end.
-        TraceEvent::Phase { to: Phase::Succeeded | Phase::Failed, .. } => None,
-        TraceEvent::Phase { to, .. } => routine(format!("phase {}", to.name())),
-        TraceEvent::Finished { phase, stopped } => {
-            let text = finished(*phase, *stopped).to_owned();
-            if *phase == Phase::Failed && !stopped { trouble(text) } else { routine(text) }
         }
     }
 }
@@ -245,8 +265,8 @@ fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Told> 
     Some(Told::new(Weight::Routine, text))
 }
 
-fn probe(event: &TraceEvent) -> Option<Told> {
-    let TraceEvent::Probe { kind, outcome, message, failures, counted, threshold, verdict, .. } = event
+fn probe(event: &ContainerEvent) -> Option<Told> {
+    let ContainerEvent::Probe { kind, outcome, message, failures, counted, threshold, verdict, .. } = event
     else {
         return None;
     };
@@ -280,8 +300,8 @@ fn probe(event: &TraceEvent) -> Option<Told> {
     Some(Told::new(weight, text))
 }
 
-fn exited(event: &TraceEvent) -> Option<Told> {
-    let TraceEvent::Exited { code, signal: by, reason, message, ran_ms, killed_for, .. } = event else {
+fn exited(event: &ContainerEvent) -> Option<Told> {
+    let ContainerEvent::Exited { code, signal: by, reason, message, ran_ms, killed_for, .. } = event else {
         return None;
     };
     let after = ran_ms.map_or(String::new(), |ms| format!(" after {}", span(ms)));
@@ -302,8 +322,8 @@ fn exited(event: &TraceEvent) -> Option<Told> {
     Some(Told::new(if is_good { Weight::Notable } else { Weight::Trouble }, text))
 }
 
-fn stop_begun(event: &TraceEvent) -> Option<Told> {
-    let TraceEvent::StopBegun { cause, because_of, grace_ms, running, message: why, .. } = event else {
+fn stop_begun(event: &PodEvent) -> Option<Told> {
+    let PodEvent::StopBegun { cause, because_of, grace_ms, running, message: why, .. } = event else {
         return None;
     };
     let grace = grace_period(grace_ms.unwrap_or(0));

@@ -15,11 +15,23 @@ use crate::status::Phase;
 
 /// One thing that happened to a pod or to one of its containers.
 ///
+/// The JSON does not show which of the two it is. Every name stands in only one of the enums.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum TraceEvent {
+    /// To the pod as a whole.
+    Pod(PodEvent),
+    /// To the container that the entry names.
+    Container(ContainerEvent),
+}
+
+/// One thing that happened to a pod as a whole.
+///
 /// The names of variants and fields are those of the JSON (docs/reference/trace.md), and their order is its order. Details that
 /// can be missing in a file are optional or have a default, so that files of other versions can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub enum TraceEvent {
+pub enum PodEvent {
     /// Who is in the pod; the first entry of a trace that is written to a file.
     Planned {
         /// In the order of the plan.
@@ -83,7 +95,7 @@ pub enum TraceEvent {
         #[serde(default)]
         left_ms: u64,
     },
-    /// Everything is ended to begin again.
+    /// Everything is ended to begin again. The entry names the container whose rule asks for it.
     RerunBegun {
         /// Why.
         cause: RerunReason,
@@ -105,6 +117,12 @@ pub enum TraceEvent {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stopped: bool,
     },
+}
+
+/// One thing that happened to a container. Names and order are those of the JSON, as in [`PodEvent`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum ContainerEvent {
     /// An image is being pulled.
     Pulling,
     /// It is there.
@@ -511,76 +529,49 @@ pub enum LogStream {
     Stderr,
 }
 
+impl From<PodEvent> for TraceEvent {
+    fn from(event: PodEvent) -> Self {
+        TraceEvent::Pod(event)
+    }
+}
+
+impl From<ContainerEvent> for TraceEvent {
+    fn from(event: ContainerEvent) -> Self {
+        TraceEvent::Container(event)
+    }
+}
+
 impl TraceEvent {
+    /// Reads the event of a line.
+    ///
+    /// # Errors
+    /// This version does not know it, or cannot make sense of its details.
+    pub(super) fn from_json(line: &Value) -> Result<TraceEvent, serde_json::Error> {
+        // Most lines are about containers.
+        ContainerEvent::deserialize(line)
+            .map(TraceEvent::Container)
+            .or_else(|_| PodEvent::deserialize(line).map(TraceEvent::Pod))
+    }
+
     /// Whether a failure to start can go away while nothing is changed but time; `None` for everything else.
     pub fn outlook(&self) -> Option<Outlook> {
         let cause = match self {
-            TraceEvent::PullFailed { cause, .. } => cause.map(Cause::Pull),
-            TraceEvent::SandboxFailed { cause, .. } => cause.map(Cause::Sandbox),
-            TraceEvent::StartFailed { cause, .. } => cause.map(Cause::Start),
-            _ => return None,
+            TraceEvent::Pod(PodEvent::SandboxFailed { cause, .. }) => cause.map(Cause::Sandbox),
+            TraceEvent::Container(ContainerEvent::PullFailed { cause, .. }) => cause.map(Cause::Pull),
+            TraceEvent::Container(ContainerEvent::StartFailed { cause, .. }) => cause.map(Cause::Start),
+            TraceEvent::Pod(_) | TraceEvent::Container(_) => return None,
         };
         Some(cause.map_or(Outlook::MayHeal, Cause::outlook))
     }
 
     /// Removes the time of the next attempt from a failure to start.
     pub fn remove_retry(&mut self) {
-        if let TraceEvent::PullFailed { retry_in_ms, .. }
-        | TraceEvent::SandboxFailed { retry_in_ms, .. }
-        | TraceEvent::StartFailed { retry_in_ms, .. } = self
+        if let TraceEvent::Pod(PodEvent::SandboxFailed { retry_in_ms, .. })
+        | TraceEvent::Container(
+            ContainerEvent::PullFailed { retry_in_ms, .. } | ContainerEvent::StartFailed { retry_in_ms, .. },
+        ) = self
         {
             *retry_in_ms = None;
-        }
-    }
-
-    /// The reason Kubernetes has for such an event where the event itself decides it, and the place it has among the
-    /// details.
-    fn reason(&self) -> Option<(usize, &'static str)> {
-        match self {
-            TraceEvent::SandboxCreating { attempt } => (*attempt > 0).then_some((1, "SandboxChanged")),
-            TraceEvent::SandboxFailed { .. } => Some((0, "FailedCreatePodSandBox")),
-            TraceEvent::Pulling => Some((0, "Pulling")),
-            TraceEvent::Pulled => Some((0, "Pulled")),
-            TraceEvent::PullFailed { .. } => Some((0, "Failed")),
-            TraceEvent::Started { .. } => Some((1, "Started")),
-            TraceEvent::StartFailed { .. } => Some((1, "Failed")),
-            TraceEvent::Probe { outcome, .. } => match outcome {
-                ProbeOutcome::Success => None,
-                ProbeOutcome::Failure | ProbeOutcome::Error => Some((2, "Unhealthy")),
-            },
-            TraceEvent::HookEnded { hook, error: Some(_), .. } => match hook {
-                HookKind::PostStart => Some((2, "FailedPostStartHook")),
-                HookKind::PreStop | HookKind::FirstPreStop => Some((2, "FailedPreStopHook")),
-            },
-            TraceEvent::Waiting {
-                wait: WaitReason::ImageRetry { .. } | WaitReason::BackOff { .. }, ..
-            } => Some((1, "BackOff")),
-            TraceEvent::KillBegun { .. } => Some((1, "Killing")),
-            // Their reasons are details.
-            TraceEvent::Exited { .. } | TraceEvent::Killing { .. } => None,
-            TraceEvent::Planned { .. }
-            | TraceEvent::SandboxReady
-            | TraceEvent::SandboxLost
-            | TraceEvent::Phase { .. }
-            | TraceEvent::StopBegun { .. }
-            | TraceEvent::StopShortened { .. }
-            | TraceEvent::RerunBegun { .. }
-            | TraceEvent::Rerun
-            | TraceEvent::Finished { .. }
-            | TraceEvent::ImageChanged
-            | TraceEvent::Starting { .. }
-            | TraceEvent::StartupPassed
-            | TraceEvent::Ready
-            | TraceEvent::Unready
-            | TraceEvent::Lost { .. }
-            | TraceEvent::HookStarted { .. }
-            | TraceEvent::HookEnded { error: None, .. }
-            | TraceEvent::HookCancelled { .. }
-            | TraceEvent::HookOutput { .. }
-            | TraceEvent::Waiting { .. }
-            | TraceEvent::Terminating { .. }
-            | TraceEvent::StopSignalIgnored { .. }
-            | TraceEvent::Log { .. } => None,
         }
     }
 
@@ -588,9 +579,54 @@ impl TraceEvent {
     pub fn details(&self) -> Map<String, Value> {
         let mut details = super::record::object(self);
         details.shift_remove("event");
-        if let Some((place, reason)) = self.reason() {
+        let reason = match self {
+            TraceEvent::Pod(event) => event.reason(),
+            TraceEvent::Container(event) => event.reason(),
+        };
+        if let Some((place, reason)) = reason {
             details.shift_insert(place, "reason".to_owned(), reason.into());
         }
         details
+    }
+}
+
+impl PodEvent {
+    /// The reason Kubernetes has for such an event where the event itself decides it, and the place it has among the
+    /// details.
+    fn reason(&self) -> Option<(usize, &'static str)> {
+        match self {
+            PodEvent::SandboxCreating { attempt } => (*attempt > 0).then_some((1, "SandboxChanged")),
+            PodEvent::SandboxFailed { .. } => Some((0, "FailedCreatePodSandBox")),
+            // Kubernetes has no such events.
+            _ => None,
+        }
+    }
+}
+
+impl ContainerEvent {
+    /// As [`PodEvent::reason`].
+    fn reason(&self) -> Option<(usize, &'static str)> {
+        match self {
+            ContainerEvent::Pulling => Some((0, "Pulling")),
+            ContainerEvent::Pulled => Some((0, "Pulled")),
+            ContainerEvent::PullFailed { .. } => Some((0, "Failed")),
+            ContainerEvent::Started { .. } => Some((1, "Started")),
+            ContainerEvent::StartFailed { .. } => Some((1, "Failed")),
+            ContainerEvent::Probe { outcome, .. } => match outcome {
+                ProbeOutcome::Success => None,
+                ProbeOutcome::Failure | ProbeOutcome::Error => Some((2, "Unhealthy")),
+            },
+            ContainerEvent::HookEnded { hook, error: Some(_), .. } => match hook {
+                HookKind::PostStart => Some((2, "FailedPostStartHook")),
+                HookKind::PreStop | HookKind::FirstPreStop => Some((2, "FailedPreStopHook")),
+            },
+            ContainerEvent::Waiting {
+                wait: WaitReason::ImageRetry { .. } | WaitReason::BackOff { .. },
+                ..
+            } => Some((1, "BackOff")),
+            ContainerEvent::KillBegun { .. } => Some((1, "Killing")),
+            // Kubernetes has no such events, or the reason is a detail (`exited`, `killing`).
+            _ => None,
+        }
     }
 }

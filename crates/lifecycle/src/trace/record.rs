@@ -100,7 +100,7 @@ impl Line {
                 WorkloadEvent::deserialize(line).map(|event| WorkloadRecord { time, workload, event });
             return Ok(record.map_or_else(|_| unknown(), |record| Line::Workload(Box::new(record))));
         }
-        let record = TraceEvent::deserialize(line).map(|event| Record {
+        let record = TraceEvent::from_json(line).map(|event| Record {
             time,
             pod: text("pod").unwrap_or_default(),
             container: text("container"),

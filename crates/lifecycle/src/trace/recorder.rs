@@ -1,6 +1,6 @@
 //! Watches events and decisions go by and writes the trace.
 
-use super::event::{IgnoredBecause, KillingReason, OpenedGate, RerunReason, TraceEvent};
+use super::event::{ContainerEvent, IgnoredBecause, KillingReason, OpenedGate, PodEvent, RerunReason};
 use super::{Entry, wait};
 use crate::action::{Action, Event, ProbeOutcome};
 use crate::decision::{Decision, Wait};
@@ -93,15 +93,15 @@ impl Recorder {
     pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
         match event {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
-                push(out, now, None, TraceEvent::SandboxReady);
+                push_pod(out, now, PodEvent::SandboxReady);
             }
             Event::SandboxFailed { message, cause } if obs.sandbox.state != self.sandbox => {
                 let retry_in_ms = Some(obs.sandbox.retry_at.since(now));
                 let message = message.clone();
-                push(out, now, None, TraceEvent::SandboxFailed { message, retry_in_ms, cause: *cause });
+                push_pod(out, now, PodEvent::SandboxFailed { message, retry_in_ms, cause: *cause });
             }
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
-                push(out, now, None, TraceEvent::SandboxLost);
+                push_pod(out, now, PodEvent::SandboxLost);
             }
             Event::StopRequested { .. } | Event::CannotStart { .. } | Event::NodeShutdown { .. } => {
                 self.stop(plan, obs, now, out)
@@ -126,7 +126,7 @@ impl Recorder {
                 let ran = |s: &Seen| s.attempt == *attempt && s.hooks[*hook as usize];
                 if self.containers.get(*container).is_some_and(ran) {
                     let (hook, attempt, error) = (*hook, *attempt, error.clone());
-                    push(out, now, Some(*container), TraceEvent::HookEnded { hook, attempt, error });
+                    push_container(out, now, *container, ContainerEvent::HookEnded { hook, attempt, error });
                 }
             }
             Event::SandboxReady
@@ -162,7 +162,7 @@ impl Recorder {
             }
             seen.wait = wait;
             if let Some(event) = wait.and_then(|wait| wait::waiting(plan, obs, i, wait, now)) {
-                push(out, now, Some(i), event);
+                push_container(out, now, i, event);
             }
         }
     }
@@ -170,8 +170,8 @@ impl Recorder {
     /// Records what a hook printed; nothing is recorded of one that was silent.
     pub fn on_hook_output(&self, container: usize, hook: HookKind, output: &str, now: Time, out: Out<'_>) {
         if !output.is_empty() {
-            let event = TraceEvent::HookOutput { hook, output: output.to_owned() };
-            push(out, now, Some(container), event);
+            let event = ContainerEvent::HookOutput { hook, output: output.to_owned() };
+            push_container(out, now, container, event);
         }
     }
 
@@ -185,47 +185,47 @@ impl Recorder {
         now: Time,
         out: Out<'_>,
     ) {
-        let event = TraceEvent::StopSignalIgnored { signal: signal.to_owned(), why, kill_in_ms };
-        push(out, now, Some(container), event);
+        let event = ContainerEvent::StopSignalIgnored { signal: signal.to_owned(), why, kill_in_ms };
+        push_container(out, now, container, event);
     }
 
     fn action(&mut self, plan: &Plan, obs: &Observation, action: &Action, now: Time, out: Out<'_>) {
         match *action {
             Action::CreateSandbox { attempt } => {
-                push(out, now, None, TraceEvent::SandboxCreating { attempt });
+                push_pod(out, now, PodEvent::SandboxCreating { attempt });
             }
             Action::Pull { container } => {
                 self.containers[container].pulling = true;
-                push(out, now, Some(container), TraceEvent::Pulling);
+                push_container(out, now, container, ContainerEvent::Pulling);
             }
             Action::Start { container, attempt } => self.starting(plan, obs, container, attempt, now, out),
             Action::RunHook { container, attempt, hook, deadline } => {
                 self.containers[container].hooks[hook as usize] = true;
                 let limit_ms = deadline.map(|at| at.since(now));
-                push(out, now, Some(container), TraceEvent::HookStarted { hook, attempt, limit_ms });
+                push_container(out, now, container, ContainerEvent::HookStarted { hook, attempt, limit_ms });
             }
             Action::CancelHook { container, attempt, hook } => {
                 self.containers[container].hooks[hook as usize] = false;
-                push(out, now, Some(container), TraceEvent::HookCancelled { hook, attempt });
+                push_container(out, now, container, ContainerEvent::HookCancelled { hook, attempt });
             }
             Action::Probe { .. } => {}
             Action::Terminate { container, attempt, kill_at } => {
                 let kill_in_ms = kill_at.since(now);
-                push(out, now, Some(container), TraceEvent::Terminating { attempt, kill_in_ms });
+                push_container(out, now, container, ContainerEvent::Terminating { attempt, kill_in_ms });
             }
             Action::Kill { container, attempt } => {
                 let late = obs.stop.is_some_and(|s| s.grace_ms > 0 && now >= s.deadline);
                 let reason = late.then_some(KillingReason::ExceededGracePeriod);
-                push(out, now, Some(container), TraceEvent::Killing { attempt, reason });
+                push_container(out, now, container, ContainerEvent::Killing { attempt, reason });
             }
             Action::BeginKill { container, reason, deadline } => {
-                let event = TraceEvent::KillBegun {
+                let event = ContainerEvent::KillBegun {
                     attempt: self.containers[container].attempt,
                     cause: reason,
                     message: reason.why().to_owned(),
                     grace_ms: deadline.since(now),
                 };
-                push(out, now, Some(container), event);
+                push_container(out, now, container, event);
             }
             Action::BeginStop { .. } => self.stop(plan, obs, now, out),
             Action::BeginRerun { cause, deadline } => {
@@ -236,13 +236,14 @@ impl Recorder {
                 };
                 let not_before_ms = obs.rerun.map_or(0, |r| r.not_before.since(now));
                 let grace_ms = deadline.since(now);
-                push(out, now, container, TraceEvent::RerunBegun { cause, grace_ms, not_before_ms });
+                let event = PodEvent::RerunBegun { cause, grace_ms, not_before_ms }.into();
+                out.push(Entry { time: now, container, event });
             }
-            Action::Rerun => push(out, now, None, TraceEvent::Rerun),
+            Action::Rerun => push_pod(out, now, PodEvent::Rerun),
             Action::Finish => {
                 self.phase(plan, obs, now, Some(&mut *out));
                 let stopped = was_stopped(plan, obs);
-                push(out, now, None, TraceEvent::Finished { phase: self.phase, stopped });
+                push_pod(out, now, PodEvent::Finished { phase: self.phase, stopped });
             }
         }
     }
@@ -253,7 +254,7 @@ impl Recorder {
         if let Some(out) = out
             && from != to
         {
-            push(out, now, None, TraceEvent::Phase { from, to });
+            push_pod(out, now, PodEvent::Phase { from, to });
         }
     }
 
@@ -264,22 +265,22 @@ impl Recorder {
         let seen = &mut self.containers[i];
         (seen.attempt, seen.alive) = (attempt, true);
         let restarts = obs.containers[i].restarts;
-        let event = TraceEvent::Starting {
+        let event = ContainerEvent::Starting {
             attempt,
             restarts: (restarts > 0).then_some(restarts),
             after: gates.iter().filter(|g| g.every_start || first).map(|g| named(g.on, g.need)).collect(),
             opened_last: seen.gate.take().map(|g| named(gates[g].on, gates[g].need)),
             opened_ms_ago: seen.gate_opened_at.take().map(|at| now.since(at)),
         };
-        push(out, now, Some(i), event);
+        push_container(out, now, i, event);
     }
 
     fn stop(&mut self, plan: &Plan, obs: &Observation, now: Time, out: Out<'_>) {
         let Some(stop) = &obs.stop else { return };
         match self.stop_deadline {
-            None => push(out, now, None, wait::stop_begun(plan, obs, stop)),
+            None => push_pod(out, now, wait::stop_begun(plan, obs, stop)),
             Some(deadline) if stop.deadline < deadline => {
-                push(out, now, None, TraceEvent::StopShortened { left_ms: stop.deadline.since(now) });
+                push_pod(out, now, PodEvent::StopShortened { left_ms: stop.deadline.since(now) });
             }
             Some(_) => {}
         }
@@ -292,10 +293,10 @@ impl Recorder {
         };
         match (event, &c.image) {
             (Event::ImageReady { .. }, Image::Present) if seen.pulling => {
-                push(out, now, Some(i), TraceEvent::Pulled);
+                push_container(out, now, i, ContainerEvent::Pulled);
             }
             (_, Image::Failed { reason, message, retry_at }) if seen.pulling => {
-                let failed = TraceEvent::PullFailed {
+                let failed = ContainerEvent::PullFailed {
                     error: reason.clone(),
                     message: message.clone(),
                     retry_in_ms: Some(retry_at.since(now)),
@@ -304,10 +305,10 @@ impl Recorder {
                         _ => None,
                     },
                 };
-                push(out, now, Some(i), failed);
+                push_container(out, now, i, failed);
             }
             (Event::ImageChanged { .. }, _) if c.image == Image::Unknown => {
-                push(out, now, Some(i), TraceEvent::ImageChanged);
+                push_container(out, now, i, ContainerEvent::ImageChanged);
             }
             _ => {}
         }
@@ -319,23 +320,23 @@ impl Recorder {
         let (seen, c) = (&self.containers[i], &obs.containers[i]);
         match event {
             Event::Started { attempt, .. } if !seen.running && c.running_since().is_some() => {
-                push(out, now, Some(i), TraceEvent::Started { attempt: *attempt });
+                push_container(out, now, i, ContainerEvent::Started { attempt: *attempt });
             }
             Event::StartFailed { attempt, reason, message, cause, .. }
                 if seen.alive && !c.state.is_alive() =>
             {
-                let event = TraceEvent::StartFailed {
+                let event = ContainerEvent::StartFailed {
                     attempt: *attempt,
                     error: reason.clone(),
                     message: message.clone(),
                     retry_in_ms: c.start_failure.as_ref().map(|f| f.retry_at.since(now)),
                     cause: *cause,
                 };
-                push(out, now, Some(i), event);
+                push_container(out, now, i, event);
             }
             Event::Exited { attempt, .. } if seen.alive && c.state == State::Exited => {
                 let Some(exit) = &c.exit else { return };
-                let event = TraceEvent::Exited {
+                let event = ContainerEvent::Exited {
                     attempt: *attempt,
                     code: exit.code,
                     signal: exit.signal,
@@ -344,10 +345,10 @@ impl Recorder {
                     ran_ms: exit.started_at.map(|at| exit.finished_at.since(at)),
                     killed_for: exit.killed_for,
                 };
-                push(out, now, Some(i), event);
+                push_container(out, now, i, event);
             }
             Event::Lost { attempt, .. } if seen.alive && !seen.unknown => {
-                push(out, now, Some(i), TraceEvent::Lost { attempt: *attempt });
+                push_container(out, now, i, ContainerEvent::Lost { attempt: *attempt });
             }
             _ => {}
         }
@@ -386,7 +387,7 @@ impl Recorder {
             _ if after.last_ok == Some(false) => after.run,
             _ => 0,
         };
-        let event = TraceEvent::Probe {
+        let event = ContainerEvent::Probe {
             kind,
             outcome,
             message: message.clone(),
@@ -397,7 +398,7 @@ impl Recorder {
             verdict: turned.then_some(after.verdict),
             cause: *cause,
         };
-        push(out, now, Some(i), event);
+        push_container(out, now, i, event);
     }
 
     /// Compares the observation with what was seen, and records what follows from events without being one.
@@ -415,13 +416,13 @@ impl Recorder {
             let ready = p.role != Role::Init && rules::is_ready(p, c);
             if let Some(out) = &mut out {
                 if startup_passed && !seen.startup_passed {
-                    push(out, now, Some(i), TraceEvent::StartupPassed);
+                    push_container(out, now, i, ContainerEvent::StartupPassed);
                 }
                 if ready && !seen.ready {
-                    push(out, now, Some(i), TraceEvent::Ready);
+                    push_container(out, now, i, ContainerEvent::Ready);
                 }
                 if !ready && seen.ready {
-                    push(out, now, Some(i), TraceEvent::Unready);
+                    push_container(out, now, i, ContainerEvent::Unready);
                 }
             }
             (seen.attempt, seen.running, seen.alive) = (c.attempt, running, c.state.is_alive());
@@ -446,7 +447,12 @@ impl Recorder {
     }
 }
 
-/// Adds an entry.
-fn push(out: &mut Vec<Entry>, time: Time, container: Option<usize>, event: TraceEvent) {
-    out.push(Entry { time, container, event });
+/// Adds an entry of the pod.
+fn push_pod(out: &mut Vec<Entry>, time: Time, event: PodEvent) {
+    out.push(Entry { time, container: None, event: event.into() });
+}
+
+/// Adds an entry of a container.
+fn push_container(out: &mut Vec<Entry>, time: Time, container: usize, event: ContainerEvent) {
+    out.push(Entry { time, container: Some(container), event: event.into() });
 }

@@ -168,9 +168,15 @@ fn lines_of_other_versions_are_read() {
         other => panic!("{other:?}"),
     };
     let exited = event(json!({"event": "exited", "code": 3, "reason": "NewReason", "colour": "blue"}));
-    assert!(matches!(exited, TraceEvent::Exited { code: 3, reason: None, .. }), "{exited:?}");
-    assert_eq!(event(json!({"event": "started"})), TraceEvent::Started { attempt: 0 });
+    assert!(
+        matches!(exited, TraceEvent::Container(ContainerEvent::Exited { code: 3, reason: None, .. })),
+        "{exited:?}"
+    );
+    assert_eq!(
+        event(json!({"event": "started"})),
+        TraceEvent::Container(ContainerEvent::Started { attempt: 0 })
+    );
     let planned = event(json!({"event": "planned", "containers": [{"name": "a", "role": "pilot"}]}));
     let pilot = PlannedContainer { name: "a".to_owned(), role: None };
-    assert_eq!(planned, TraceEvent::Planned { containers: vec![pilot] });
+    assert_eq!(planned, TraceEvent::Pod(PodEvent::Planned { containers: vec![pilot] }));
 }

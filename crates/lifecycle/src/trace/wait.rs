@@ -1,6 +1,6 @@
 //! Why containers wait and pods stop, with names in place of numbers.
 
-use super::event::{StopReason, TraceEvent, WaitReason};
+use super::event::{ContainerEvent, PodEvent, StopReason, WaitReason};
 use crate::decision::Wait;
 use crate::explain::{explain, explain_stop, failed};
 use crate::observation::{Observation, Stop, StopCause};
@@ -8,7 +8,13 @@ use crate::plan::Plan;
 use crate::time::Time;
 
 /// The entry for a wait; `None` for those that `hook-started` and `terminating` have just told of.
-pub(super) fn waiting(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now: Time) -> Option<TraceEvent> {
+pub(super) fn waiting(
+    plan: &Plan,
+    obs: &Observation,
+    i: usize,
+    wait: Wait,
+    now: Time,
+) -> Option<ContainerEvent> {
     let name = |i: usize| plan.containers[i].name.clone();
     let reason = match wait {
         Wait::Hook { .. } | Wait::Stopping { .. } => return None,
@@ -25,11 +31,11 @@ pub(super) fn waiting(plan: &Plan, obs: &Observation, i: usize, wait: Wait, now:
         Wait::SidecarDelay { until } => WaitReason::SidecarDelay { in_ms: until.since(now) },
         Wait::Rerun { not_before } => WaitReason::Rerun { in_ms: not_before.since(now) },
     };
-    Some(TraceEvent::Waiting { wait: reason, text: explain(plan, obs, i, wait, now) })
+    Some(ContainerEvent::Waiting { wait: reason, text: explain(plan, obs, i, wait, now) })
 }
 
 /// The entry for the beginning of a stop.
-pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> TraceEvent {
+pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> PodEvent {
     let (cause, container, on) = match stop.cause {
         StopCause::Deleted => (StopReason::Deleted, None, None),
         // Mains that are done may have failed.
@@ -48,7 +54,7 @@ pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> TraceEv
         StopCause::VolumeFull { .. } => (StopReason::VolumeFull, None, None),
     };
     let name = |i: usize| plan.containers[i].name.clone();
-    TraceEvent::StopBegun {
+    PodEvent::StopBegun {
         cause,
         because_of: container.map(name),
         waited_for: on.map(name),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::trace::{Kind, TraceEvent};
+use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Time, phase, plan};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{Options, Rng, Script, Span, simulate};
@@ -188,7 +188,7 @@ fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<St
         }
         let name = entry.container.map_or("the pod", |c| plan.containers[c].name.as_str());
         let mut line = format!("{:>8} {name} {}", entry.time.0, entry.event.name());
-        if let TraceEvent::Exited { code, .. } = entry.event {
+        if let TraceEvent::Container(ContainerEvent::Exited { code, .. }) = entry.event {
             let _ = write!(line, " {code}");
         }
         lines.push(line);

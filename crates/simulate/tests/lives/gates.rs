@@ -1,7 +1,7 @@
 //! When mains may start behind several sidecars.
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::trace::TraceEvent;
+use outrigger_lifecycle::trace::{ContainerEvent, TraceEvent};
 use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, explain, plan};
 use outrigger_simulate::{Ending, Options, Outcome, Script, Span, simulate};
 use serde_json::{Value, json};
@@ -45,7 +45,10 @@ fn mains_wait_until_all_sidecars_are_ready_at_the_same_time() {
     assert_eq!(back.ending, Ending::Finished);
     let began = |outcome: &Outcome| {
         let starts = outcome.trace.iter().filter(|entry| entry.container == Some(main));
-        starts.filter(|entry| matches!(entry.event, TraceEvent::Starting { .. })).map(|e| e.time.0).next()
+        starts
+            .filter(|entry| matches!(entry.event, TraceEvent::Container(ContainerEvent::Starting { .. })))
+            .map(|e| e.time.0)
+            .next()
     };
     let at = began(&back).expect("it starts");
     assert!((24_000..60_000).contains(&at), "{at}");

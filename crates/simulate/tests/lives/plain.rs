@@ -6,7 +6,7 @@
 //! and the phase at the end. Random pods must do the same things at the same millisecond.
 
 use crate::common::env_number;
-use outrigger_lifecycle::trace::TraceEvent;
+use outrigger_lifecycle::trace::{ContainerEvent, PodEvent, TraceEvent};
 use outrigger_lifecycle::{Plan, RestartPolicy, Role};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{ContainerScript, Options, Rng, Script, Span, Tries, simulate};
@@ -243,11 +243,13 @@ fn observed(plan: &Plan, script: &Script, seed: u64) -> (Vec<Fact>, u64, String)
     let mut phase = String::new();
     for entry in &outcome.trace {
         let what = match &entry.event {
-            TraceEvent::Starting { attempt, .. } => format!("start {attempt}"),
-            TraceEvent::Exited { attempt, code, .. } => format!("exit {attempt} {code}"),
-            TraceEvent::Terminating { .. } => "term".into(),
-            TraceEvent::Killing { .. } => "kill".into(),
-            TraceEvent::Finished { phase: ended, .. } => {
+            TraceEvent::Container(ContainerEvent::Starting { attempt, .. }) => format!("start {attempt}"),
+            TraceEvent::Container(ContainerEvent::Exited { attempt, code, .. }) => {
+                format!("exit {attempt} {code}")
+            }
+            TraceEvent::Container(ContainerEvent::Terminating { .. }) => "term".into(),
+            TraceEvent::Container(ContainerEvent::Killing { .. }) => "kill".into(),
+            TraceEvent::Pod(PodEvent::Finished { phase: ended, .. }) => {
                 phase = ended.name().into();
                 continue;
             }

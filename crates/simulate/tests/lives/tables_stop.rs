@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use outrigger_lifecycle::trace::{Kind, TraceEvent};
+use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan};
 use outrigger_simulate::{Ending, Options, Script, simulate};
 use serde_json::{Value, json};
@@ -129,7 +129,9 @@ fn fates_of(
             |event: Kind| outcome.trace.iter().find(|e| e.container == Some(i) && e.event.kind() == event);
         // With a grace of zero there is no signal but KILL.
         if let (Some(told), Some(gone)) = (of(Kind::Terminating).or(of(Kind::Killing)), of(Kind::Exited)) {
-            let TraceEvent::Exited { code, .. } = gone.event else { panic!("an exit") };
+            let TraceEvent::Container(ContainerEvent::Exited { code, .. }) = gone.event else {
+                panic!("an exit")
+            };
             let code = i64::from(code);
             let name = plan.containers[i].name.clone();
             fates.push((name, told.time.since(began), gone.time.since(began), code));

@@ -1,6 +1,6 @@
 //! What would make a pod faster, as far as the trace proves it.
 
-use outrigger_lifecycle::trace::{Kind, TraceEvent};
+use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
 use outrigger_lifecycle::{KillReason, ProbeKind, ProbeOutcome, STOP_MIN_MS};
 use outrigger_text::HumanDuration;
 use serde::Serialize;
@@ -87,7 +87,10 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
     let within = trace.of(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
     let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
         .filter_map(|l| {
-            let TraceEvent::Probe { kind, outcome, period_ms, .. } = l.event else { return None };
+            let TraceEvent::Container(ContainerEvent::Probe { kind, outcome, period_ms, .. }) = l.event
+            else {
+                return None;
+            };
             (*kind == which).then_some((l.at, *outcome, *period_ms))
         })
         .collect();
@@ -136,7 +139,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
 /// Why the instance of a container that ended at a moment was stopped, if it was.
 fn killed_for(trace: &Trace<'_>, name: &str, at: u64) -> Option<KillReason> {
     trace.of(name).filter(|l| l.at == at).find_map(|l| match l.event {
-        TraceEvent::Exited { killed_for, .. } => *killed_for,
+        TraceEvent::Container(ContainerEvent::Exited { killed_for, .. }) => *killed_for,
         _ => None,
     })
 }

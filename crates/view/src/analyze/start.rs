@@ -1,6 +1,6 @@
 //! The critical chain of a start.
 
-use outrigger_lifecycle::trace::{Kind, TraceEvent, WaitReason};
+use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent, WaitReason};
 use outrigger_lifecycle::{HookKind, KillReason, Need};
 
 use super::{LinkKind, Start, Trace, Walk};
@@ -43,7 +43,7 @@ fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, S
         let own = || before.iter().filter(|l| l.container == Some(name));
         let up = own().any(|l| l.is(Kind::Ready));
         let turn = own().rfind(|l| turns.contains(&l.event.kind())).filter(|_| !up)?;
-        let TraceEvent::Waiting { wait, text } = turn.event else { return None };
+        let TraceEvent::Container(ContainerEvent::Waiting { wait, text }) = turn.event else { return None };
         Some((wait, text))
     };
     let (first, (wait, text)) = names.iter().find_map(|&name| Some((name, last(name)?)))?;
@@ -98,22 +98,28 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
     let until = walk.at;
     for turn in trace.of(name).rev().filter(|l| l.at <= until) {
         let (kind, text) = match turn.event {
-            TraceEvent::Starting { .. } => {
+            TraceEvent::Container(ContainerEvent::Starting { .. }) => {
                 first = Some(turn);
                 instance(trace, name, turn.at, moment, walk);
                 continue;
             }
             // The end that was waited for, or what happened just after the moment.
-            TraceEvent::Exited { code: 0, .. } if first.is_none() && moment == Moment::Completed => continue,
-            TraceEvent::Exited { .. } if first.is_none() && turn.at == until => continue,
-            TraceEvent::Exited { code, killed_for, .. } => {
+            TraceEvent::Container(ContainerEvent::Exited { code: 0, .. })
+                if first.is_none() && moment == Moment::Completed =>
+            {
+                continue;
+            }
+            TraceEvent::Container(ContainerEvent::Exited { .. }) if first.is_none() && turn.at == until => {
+                continue;
+            }
+            TraceEvent::Container(ContainerEvent::Exited { code, killed_for, .. }) => {
                 let why = killed_for.map_or_else(
                     || format!("after exit code {code}"),
                     |kill| format!("after it was stopped because {}", kill.why()),
                 );
                 (LinkKind::BackOff, format!("`{name}` waits for its restart {why}"))
             }
-            TraceEvent::StartFailed { message, .. } => {
+            TraceEvent::Container(ContainerEvent::StartFailed { message, .. }) => {
                 let why = if message.is_empty() { "it could not be started" } else { message };
                 (LinkKind::Retry, format!("`{name}` is started again later: {why}"))
             }
@@ -133,13 +139,14 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
     if moment == Moment::Completed {
         let exit = trace.last(name, &[Kind::Exited], until).filter(|l| l.at >= starting);
         let (kind, text) = match exit.map(|l| l.event) {
-            Some(TraceEvent::Exited { killed_for: Some(KillReason::Startup), .. }) => {
-                (LinkKind::StartupProbe, format!("`{name}` runs until its startup probe has failed"))
-            }
-            Some(TraceEvent::Exited { killed_for: Some(kill), .. }) => {
+            Some(TraceEvent::Container(ContainerEvent::Exited {
+                killed_for: Some(KillReason::Startup),
+                ..
+            })) => (LinkKind::StartupProbe, format!("`{name}` runs until its startup probe has failed")),
+            Some(TraceEvent::Container(ContainerEvent::Exited { killed_for: Some(kill), .. })) => {
                 (LinkKind::Failed, format!("`{name}` runs until it is stopped because {}", kill.why()))
             }
-            Some(TraceEvent::Exited { code, .. }) if *code != 0 => {
+            Some(TraceEvent::Container(ContainerEvent::Exited { code, .. })) if *code != 0 => {
                 (LinkKind::Failed, format!("`{name}` runs and fails with exit code {code}"))
             }
             _ => (LinkKind::Run, format!("`{name}` runs to its end")),
@@ -149,9 +156,9 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
     if moment != Moment::Launched {
         let events = || trace.of(name).filter(|l| (starting..=until).contains(&l.at));
         let hook_began = events()
-            .any(|l| matches!(l.event, TraceEvent::HookStarted { hook, .. } if *hook == HookKind::PostStart));
+            .any(|l| matches!(l.event, TraceEvent::Container(ContainerEvent::HookStarted { hook, .. }) if *hook == HookKind::PostStart));
         let hook_ended = events()
-            .find(|l| matches!(l.event, TraceEvent::HookEnded { hook, .. } if *hook == HookKind::PostStart));
+            .find(|l| matches!(l.event, TraceEvent::Container(ContainerEvent::HookEnded { hook, .. }) if *hook == HookKind::PostStart));
         // A hook that is still running explains everything up to now.
         let hook_end = match (hook_began, hook_ended) {
             (_, Some(end)) => end.at,
@@ -159,8 +166,12 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
             (false, None) => started,
         };
         let passed = within(Kind::StartupPassed).map(|l| l.at);
-        let waits =
-            |l: &Line<'_>| matches!(l.event, TraceEvent::Waiting { wait: WaitReason::StartupProbe, .. });
+        let waits = |l: &Line<'_>| {
+            matches!(
+                l.event,
+                TraceEvent::Container(ContainerEvent::Waiting { wait: WaitReason::StartupProbe, .. })
+            )
+        };
         let probes = passed.is_some() || events().any(waits);
         if moment == Moment::Ready {
             let from = match (passed, probes) {
@@ -194,7 +205,10 @@ fn opened_by(
         Some(line) => opened_gate(line),
         // It was never started: the gate it waits for, if any.
         None => trace.last(name, &[Kind::Waiting], at).and_then(|line| {
-            let TraceEvent::Waiting { wait: WaitReason::Gate { on, need }, .. } = line.event else {
+            let TraceEvent::Container(ContainerEvent::Waiting {
+                wait: WaitReason::Gate { on, need }, ..
+            }) = line.event
+            else {
                 return None;
             };
             Some((at, on.clone(), Moment::of(*need)))
@@ -221,7 +235,11 @@ fn opened_by(
 
 /// The gate that opened last before a start: when it opened, its container, and what was needed.
 fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
-    let TraceEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. } = line.event else { return None };
+    let TraceEvent::Container(ContainerEvent::Starting { opened_last: Some(gate), opened_ms_ago, .. }) =
+        line.event
+    else {
+        return None;
+    };
     let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
     Some((opened, gate.container.clone(), Moment::of(gate.need)))
 }
@@ -241,7 +259,7 @@ fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
             continue;
         }
         let mut why = "it failed";
-        if let TraceEvent::PullFailed { message, .. } = line.event
+        if let TraceEvent::Container(ContainerEvent::PullFailed { message, .. }) = line.event
             && !message.is_empty()
         {
             why = message;

@@ -1,6 +1,6 @@
 //! The critical chain of a stop: which containers used the grace period.
 
-use outrigger_lifecycle::trace::{Kind, StopReason, TraceEvent, WaitReason};
+use outrigger_lifecycle::trace::{ContainerEvent, Kind, PodEvent, StopReason, TraceEvent, WaitReason};
 use outrigger_lifecycle::{HookKind, Phase};
 use outrigger_text::HumanDuration;
 
@@ -12,7 +12,7 @@ const STEPS_MAX: usize = 10_000;
 
 pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
     let begun = trace.stop_begun()?;
-    let TraceEvent::StopBegun { cause, grace_ms, .. } = begun.event else { return None };
+    let TraceEvent::Pod(PodEvent::StopBegun { cause, grace_ms, .. }) = begun.event else { return None };
     let since = |event: Kind| {
         trace.lines.iter().filter(move |l| l.is(event) && l.at >= begun.at && l.container.is_some())
     };
@@ -40,13 +40,14 @@ pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
 
 /// What failed in a pod that ended by itself: the mains of a failed pod are done, too.
 fn failed(trace: &Trace<'_>, begun: u64) -> Option<String> {
-    let has_failed =
-        |l: &Line<'_>| matches!(l.event, TraceEvent::Finished { phase: Phase::Failed, stopped: false });
+    let has_failed = |l: &Line<'_>| {
+        matches!(l.event, TraceEvent::Pod(PodEvent::Finished { phase: Phase::Failed, stopped: false }))
+    };
     if !trace.lines.iter().any(has_failed) {
         return None;
     }
     let culprit = trace.lines.iter().rev().filter(|l| l.at <= begun).find_map(|l| match l.event {
-        TraceEvent::Exited { code, killed_for: None, .. } if *code != 0 => {
+        TraceEvent::Container(ContainerEvent::Exited { code, killed_for: None, .. }) if *code != 0 => {
             Some(format!("`{}` failed with exit code {code}", l.container?))
         }
         _ => None,
@@ -97,13 +98,17 @@ fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut W
     let at = walk.at;
     let within = |l: &&Line<'_>| (begun..=at).contains(&l.at);
     let began = |l: &&Line<'_>| {
-        within(l) && matches!(l.event, TraceEvent::HookStarted { hook, .. } if *hook == which)
+        within(l)
+            && matches!(l.event, TraceEvent::Container(ContainerEvent::HookStarted { hook, .. }) if *hook == which)
     };
     let cancelled = |l: &&Line<'_>| {
-        within(l) && matches!(l.event, TraceEvent::HookCancelled { hook, .. } if *hook == which)
+        within(l)
+            && matches!(l.event, TraceEvent::Container(ContainerEvent::HookCancelled { hook, .. }) if *hook == which)
     };
-    let ended =
-        |l: &&Line<'_>| within(l) && matches!(l.event, TraceEvent::HookEnded { hook, .. } if *hook == which);
+    let ended = |l: &&Line<'_>| {
+        within(l)
+            && matches!(l.event, TraceEvent::Container(ContainerEvent::HookEnded { hook, .. }) if *hook == which)
+    };
     let Some(from) = trace.of(name).rfind(began).map(|l| l.at) else { return };
     let until = trace.of(name).rfind(|l| ended(l) || cancelled(l)).map_or(at, |l| l.at);
     let cancelled = trace.of(name).rfind(cancelled).is_some_and(|l| l.at >= from);
@@ -121,7 +126,7 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
     let at = walk.at;
     let waits = trace.of(name).rev().filter(|l| l.at >= begun && l.at < at);
     let mut waits = waits.filter_map(|l| {
-        let TraceEvent::Waiting { wait, .. } = l.event else { return None };
+        let TraceEvent::Container(ContainerEvent::Waiting { wait, .. }) = l.event else { return None };
         turn_of(wait)
     });
     let on = match waits.next()? {

@@ -1,6 +1,6 @@
 //! How the time of a workload was spent: in its pods, and between them.
 
-use outrigger_lifecycle::trace::{TraceEvent, WorkloadEvent, WorkloadRecord};
+use outrigger_lifecycle::trace::{PodEvent, TraceEvent, WorkloadEvent, WorkloadRecord};
 use outrigger_text::HumanDuration;
 use serde::Serialize;
 
@@ -157,7 +157,7 @@ fn pod_stretch(pod: &PodEvents, zero_ms: u64) -> Result<Stretch, TimelineError> 
     let (from_ms, to_ms) =
         (lines.first().map_or(0, |line| line.at), lines.iter().map(|line| line.at).max().unwrap_or(0));
     let ended = lines.iter().rev().find_map(|line| match line.event {
-        TraceEvent::Finished { phase, stopped } => Some(finished(*phase, *stopped)),
+        TraceEvent::Pod(PodEvent::Finished { phase, stopped }) => Some(finished(*phase, *stopped)),
         _ => None,
     });
     let text = format!("pod `{}` {}", pod.pod, ended.unwrap_or("runs"));

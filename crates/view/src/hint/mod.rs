@@ -14,7 +14,7 @@ mod volume;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outrigger_lifecycle::trace::{Entry, TraceEvent};
+use outrigger_lifecycle::trace::{ContainerEvent, Entry, PodEvent, TraceEvent};
 use outrigger_lifecycle::{Companions, FieldPath, HookKind, Plan, ProbeOutcome, SandboxCause, Verdict};
 use outrigger_manifest::{Origin, SourceFile};
 
@@ -132,28 +132,30 @@ pub fn kept_running(pod: &str, sidecars: &[&str]) -> String {
 
 fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
     let plan = pod.plan;
-    if let TraceEvent::SandboxFailed { cause, .. } = &entry.event {
-        return Some(sandbox(pod, *cause));
-    }
+    let event = match &entry.event {
+        TraceEvent::Pod(PodEvent::SandboxFailed { cause, .. }) => return Some(sandbox(pod, *cause)),
+        TraceEvent::Pod(_) => return None,
+        TraceEvent::Container(event) => event,
+    };
     let index = entry.container?;
     let (container, path) = (&pod.containers[index], plan.containers[index].place.path());
-    match &entry.event {
-        TraceEvent::PullFailed { cause, .. } => Some(image::hint(pod, container, path, *cause)),
-        TraceEvent::StartFailed { cause, .. } => Some(
+    match event {
+        ContainerEvent::PullFailed { cause, .. } => Some(image::hint(pod, container, path, *cause)),
+        ContainerEvent::StartFailed { cause, .. } => Some(
             start::hint(pod, container, &path, *cause)
                 .or_else(|| references::below(pod, &path))
                 .unwrap_or_else(|| Hint::at(path, String::new())),
         ),
-        TraceEvent::Exited { code, reason, killed_for, .. } => {
+        ContainerEvent::Exited { code, reason, killed_for, .. } => {
             program::hint(container, path, *code, *reason, *killed_for)
         }
-        TraceEvent::Probe { kind, cause, verdict: Some(Verdict::Failure), .. } => {
+        ContainerEvent::Probe { kind, cause, verdict: Some(Verdict::Failure), .. } => {
             probe::hint(plan, index, container, path, *kind, *cause)
         }
-        TraceEvent::Probe { kind, outcome: ProbeOutcome::Error, .. } => {
+        ContainerEvent::Probe { kind, outcome: ProbeOutcome::Error, .. } => {
             probe::not_run(plan, index, container, path, *kind)
         }
-        TraceEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
+        ContainerEvent::StopSignalIgnored { signal, .. } => Some(Hint::at(
             path,
             format!(
                 "the first process of a container ignores SIG{signal} unless it handles it: handle it in the program (in a \
@@ -161,7 +163,7 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
                  terminationGracePeriodSeconds"
             ),
         )),
-        TraceEvent::HookEnded { hook, error: Some(_), .. } => {
+        ContainerEvent::HookEnded { hook, error: Some(_), .. } => {
             let (field, means) = match hook {
                 HookKind::PostStart => (
                     "postStart",
@@ -172,36 +174,7 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
             Some(Hint::at(path.field("lifecycle").field(field), means))
         }
         // Not failures, or reported by another entry.
-        TraceEvent::Planned { .. }
-        | TraceEvent::SandboxCreating { .. }
-        | TraceEvent::SandboxReady
-        | TraceEvent::SandboxFailed { .. }
-        | TraceEvent::SandboxLost
-        | TraceEvent::Phase { .. }
-        | TraceEvent::StopBegun { .. }
-        | TraceEvent::StopShortened { .. }
-        | TraceEvent::RerunBegun { .. }
-        | TraceEvent::Rerun
-        | TraceEvent::Finished { .. }
-        | TraceEvent::Pulling
-        | TraceEvent::Pulled
-        | TraceEvent::ImageChanged
-        | TraceEvent::Starting { .. }
-        | TraceEvent::Started { .. }
-        | TraceEvent::StartupPassed
-        | TraceEvent::Ready
-        | TraceEvent::Unready
-        | TraceEvent::Lost { .. }
-        | TraceEvent::Probe { .. }
-        | TraceEvent::HookStarted { .. }
-        | TraceEvent::HookEnded { error: None, .. }
-        | TraceEvent::HookCancelled { .. }
-        | TraceEvent::HookOutput { .. }
-        | TraceEvent::Waiting { .. }
-        | TraceEvent::KillBegun { .. }
-        | TraceEvent::Terminating { .. }
-        | TraceEvent::Killing { .. }
-        | TraceEvent::Log { .. } => None,
+        _ => None,
     }
 }
 
