@@ -10,9 +10,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use outrigger_lifecycle::trace::Entry;
-use outrigger_lifecycle::{Observation, Phase, Time, Wait};
+pub use outrigger_lifecycle::verdict::{Failure, PodResult};
+use outrigger_lifecycle::{Observation, Time, Wait};
 use outrigger_runtime::ContainerId;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::pod::PodContext;
@@ -153,24 +153,6 @@ pub struct LogBatch {
     pub lines: Arc<Vec<u8>>,
     /// Released when the last clone is dropped.
     pub room: Arc<OwnedSemaphorePermit>,
-}
-
-/// A retriable failure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// Human-readable description.
-    pub text: String,
-    /// The exit code, if a container has exited.
-    pub code: Option<i64>,
-}
-
-/// How a pod ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PodResult {
-    /// The pod's phase.
-    pub phase: Phase,
-    /// The first main container that failed: when it ended, and its exit code.
-    pub failed: Option<(Time, i32)>,
 }
 
 /// Why a pod ended.

@@ -15,13 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodStatus;
-use outrigger_lifecycle::trace::{
-    self, ContainerEvent, Entry, IgnoredBecause, PodEvent, Recorder, TraceEvent,
-};
+use outrigger_lifecycle::trace::{self, Entry, IgnoredBecause, Recorder};
 use outrigger_lifecycle::{
-    Action, ContainerFacts, Counts, Decision, Engine, Event, HookKind, KillReason, Observation, Outlook,
-    Plan, ProbeKind, ProbeOutcome, Role, StatusFacts, StopCause, Time, decide, fails_pod, phase, pod_status,
-    rules,
+    Action, ContainerFacts, Decision, Engine, Event, HookKind, Outlook, ProbeKind, StatusFacts, StopCause,
+    Time, pod_status, verdict,
 };
 use outrigger_runtime::{ContainerId, Image, Runtime};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -29,7 +26,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use crate::clock::{Clock, Stamp};
-use crate::event::{Deletion, Emitter, Failure, PodEventKind, PodResult, Snapshot, StatusUpdate};
+use crate::event::{Deletion, Emitter, PodEventKind, PodResult, Snapshot, StatusUpdate};
 use crate::log::LogFollower;
 use crate::options::{OnFailure, StatusUpdates};
 use crate::pod::{PodContext, PodSandbox};
@@ -265,7 +262,7 @@ impl<R: Runtime> Worker<R> {
                 _ = self.background.join_next(), if !self.background.is_empty() => continue,
             }
         }
-        let result = result(self.engine.plan(), self.engine.observation());
+        let result = verdict::result(self.engine.plan(), self.engine.observation());
         self.wait_until_writable().await;
         self.clear_away().await;
         // If the disk was full, there may be space now.
@@ -610,7 +607,7 @@ impl<R: Runtime> Worker<R> {
         let mut end = None;
         let grace_ms = self.pod.options.grace_ms;
         for mut entry in std::mem::take(&mut self.entries) {
-            let mut failure = failure(&entry, self.engine.plan(), self.engine.observation());
+            let mut failure = verdict::failure(self.engine.plan(), self.engine.observation(), &entry);
             match self.on_failure {
                 _ if end.is_some() => failure = None,
                 OnFailure::Stop if failure.is_some() => end = Some(Event::StopRequested { grace_ms }),
@@ -716,94 +713,6 @@ async fn remove_files(pod: &PodContext) {
     if let Ok(Err(e)) = removed {
         tracing::warn!(pod = pod.name(), "cannot remove {}: {e}", pod.dir.display());
     }
-}
-
-/// Whether the engine would keep the pod running. If it is about to stop the pod itself, it knows the cause better.
-fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
-    let mut decision = Decision::default();
-    decide(plan, obs, now, &mut decision);
-    !decision.actions.iter().any(|action| matches!(action, Action::BeginStop { .. }))
-}
-
-/// Describes an entry that is a failure which would be retried, or after which the pod can only fail.
-fn failure(entry: &Entry, plan: &Plan, obs: &Observation) -> Option<Failure> {
-    if obs.stop.is_some() {
-        return None;
-    }
-    let who = entry
-        .container
-        .map_or_else(|| format!("pod `{}`", plan.pod), |i| format!("`{}`", plan.containers[i].name));
-    let (text, code) = match &entry.event {
-        TraceEvent::Pod(PodEvent::SandboxFailed { message, .. }) => {
-            (format!("{who} cannot be set up: {message}"), None)
-        }
-        TraceEvent::Container(ContainerEvent::PullFailed { message, .. }) => {
-            (format!("the image of {who} cannot be pulled: {message}"), None)
-        }
-        TraceEvent::Container(ContainerEvent::StartFailed { message, .. }) => {
-            (format!("{who} cannot be started: {message}"), None)
-        }
-        TraceEvent::Container(ContainerEvent::Exited { code, .. }) => {
-            let index = entry.container?;
-            let (p, c) = (&plan.containers[index], &obs.containers[index]);
-            // It may already have been restarted.
-            let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
-            let on_purpose = matches!(
-                exit.killed_for,
-                Some(
-                    KillReason::ImageChanged
-                        | KillReason::Restart
-                        | KillReason::Dependency
-                        | KillReason::Fence
-                        | KillReason::Rerun
-                        | KillReason::PodStop
-                )
-            );
-            // Such a container has failed, whatever it then exits with.
-            let failed_check = exit.killed_for.filter(|reason| {
-                matches!(reason, KillReason::Liveness | KillReason::Startup | KillReason::PostStart)
-            });
-            if on_purpose || !(exit.failed() || failed_check.is_some()) {
-                return None;
-            }
-            // Without a restart, the pod can only fail: the others need not be waited for.
-            let decides = || fails_pod(plan, obs, index) && goes_on(plan, obs, entry.time);
-            if !rules::restarts_after(p, exit) && !decides() {
-                return None;
-            }
-            let text = match failed_check {
-                Some(reason) => format!("{who} was stopped because {}", reason.why()),
-                None => format!("{who} failed with exit code {code}"),
-            };
-            (text, Some(i64::from(*code)))
-        }
-        TraceEvent::Container(ContainerEvent::Probe {
-            kind,
-            outcome: ProbeOutcome::Error,
-            counted: Some(counted),
-            threshold: Some(threshold),
-            message,
-            ..
-        }) if counted >= threshold && rules::is_waited_for(plan, obs, entry.container?) => {
-            let why = message.as_deref().unwrap_or_default().trim_end();
-            (format!("the {} probe of {who} cannot be run: {why}", kind.name()), None)
-        }
-        TraceEvent::Pod(_) | TraceEvent::Container(_) => return None,
-    };
-    Some(Failure { text, code })
-}
-
-/// The result of an ended pod.
-fn result(plan: &Plan, obs: &Observation) -> PodResult {
-    let failed = plan
-        .containers
-        .iter()
-        .zip(&obs.containers)
-        .filter(|(p, _)| p.role == Role::Main && p.counts != Counts::No)
-        .filter_map(|(_, c)| c.exit.as_ref().filter(|e| e.failed()))
-        .map(|exit| (exit.finished_at, exit.code))
-        .min_by_key(|(at, _)| *at);
-    PodResult { phase: phase(plan, obs), failed }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod status;
 mod time;
 pub mod trace;
 mod validate;
+pub mod verdict;
 
 pub use action::{Action, Event, ProbeOutcome};
 pub use cause::{Cause, Outlook, ProbeCause, PullCause, SandboxCause, StartCause};
@@ -42,7 +43,7 @@ pub use decision::{Decision, Wait};
 pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, plan, stop_numbers};
 pub use engine::{
     CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopPlan, StopTurn, can_restart, changes,
-    decide, stop_turns,
+    decide, stop_stages, stop_turns,
 };
 pub use explain::{explain, explain_stop};
 pub use forgotten::{forgotten_sidecars, only_forgotten_run};

@@ -8,7 +8,7 @@ mod stop;
 mod turns;
 mod update;
 
-pub use turns::{StopPlan, StopTurn, stop_turns};
+pub use turns::{StopPlan, StopTurn, stop_stages, stop_turns};
 pub use update::{CannotRestart, CannotUpdate, Change, can_restart, changes};
 
 use crate::action::{Action, Event};

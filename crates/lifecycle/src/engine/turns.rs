@@ -70,6 +70,15 @@ pub fn stop_turns(plan: &Plan, grace_ms: u64) -> Vec<StopTurn> {
     after.into_iter().enumerate().map(turn).collect()
 }
 
+/// These containers in the order they are stopped in: those of the first stage are stopped first, and those of one stage
+/// together.
+pub fn stop_stages(plan: &Plan, containers: &[usize]) -> Vec<Vec<usize>> {
+    let stage = |i: &usize| plan.containers[*i].stop_stage;
+    let mut order = containers.to_vec();
+    order.sort_by_key(stage);
+    order.chunk_by(|a, b| stage(a) == stage(b)).map(<[usize]>::to_vec).collect()
+}
+
 /// How long before the end of the grace period a stage ends. Without a reserve every stage ends with the
 /// grace period (R3.24); with one, the first stage ends early and the others share the reserve (G-24, G-25).
 pub(super) fn kept_for_later(plan: &Plan, grace_ms: u64, stage: usize) -> u64 {
@@ -78,4 +87,26 @@ pub(super) fn kept_for_later(plan: &Plan, grace_ms: u64, stage: usize) -> u64 {
         return 0;
     }
     reserve - reserve * stage as u64 / plan.stop_stages as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::fixtures::{plan, spec};
+
+    #[test]
+    fn chosen_containers_stop_stage_by_stage() {
+        let plan = plan(spec("Always", &["s1", "s2", "a", "b"]));
+        let [s1, s2, a, b] = ["s1", "s2", "a", "b"].map(|name| plan.find(name).expect("it is in the plan"));
+        let table: [(&[usize], &[&[usize]]); 4] = [
+            // Sidecars stop after the mains, the last first (R3.22).
+            (&[s1, s2, a, b], &[&[a, b], &[s2], &[s1]]),
+            (&[s1, s2], &[&[s2], &[s1]]),
+            (&[b, a], &[&[b, a]]),
+            (&[], &[]),
+        ];
+        for (containers, expected) in table {
+            assert_eq!(stop_stages(&plan, containers), expected, "{containers:?}");
+        }
+    }
 }

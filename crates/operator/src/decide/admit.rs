@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::{
-    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, PodInput,
-    RestartPolicy, Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise,
+    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, Planned,
+    PodInput, RestartPolicy, Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise,
     validate_plan,
 };
 use serde_json::{Value, json};
@@ -52,21 +52,24 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let pod = typed(object)?;
     check_mains(&pod)?;
-    let pod = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
+    let (pod, planned) = match annotation(&pod, names::SIDECARS).map(str::to_owned) {
         Some(sidecars) => {
             native::named(&pod, &sidecars, &mut admitted)?;
-            typed(&admitted.pod)?
+            typed_and_planned(&admitted.pod)?
         }
-        None if launch == Launch::Native => {
-            native::higher_levels(&pod, &mut admitted);
-            typed(&admitted.pod)?
+        None => {
+            let planned = plan_of(&pod);
+            if launch == Launch::Native {
+                native::higher_levels(&pod, planned.as_ref().ok(), &mut admitted);
+            }
+            // The plan is still that of the pod, unless containers were moved.
+            if admitted.pod == *object { (pod, planned) } else { typed_and_planned(&admitted.pod)? }
         }
-        None => pod,
     };
     // Authors look for a container where they wrote it.
     let as_written = |finding: Finding| as_written(finding, &admitted.pod, object);
     let as_written = |findings: Vec<Finding>| findings.into_iter().map(as_written).collect::<Vec<_>>();
-    let mut planned = plan_of(&pod).map_err(|findings| refuse(&as_written(findings)))?;
+    let mut planned = planned.map_err(|findings| refuse(&as_written(findings)))?;
     planned.warnings = as_written(planned.warnings);
     let of_kruise = as_written(of_kruise(&pod, &["LP-3", "LP-7"]));
     // The other webhook speaks of options of pods that have such sidecars.
@@ -324,8 +327,14 @@ fn as_written(mut finding: Finding, moved: &Value, written: &Value) -> Finding {
     finding
 }
 
+fn typed_and_planned(object: &Value) -> Result<(Pod, Result<Planned, Vec<Finding>>), Refusal> {
+    let pod = typed(object)?;
+    let planned = plan_of(&pod);
+    Ok((pod, planned))
+}
+
 /// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
-pub(super) fn plan_of(pod: &Pod) -> Result<outrigger_lifecycle::Planned, Vec<Finding>> {
+fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
     let mut pod = pod.clone();
     for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
         env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));

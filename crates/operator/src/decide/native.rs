@@ -9,12 +9,12 @@ use outrigger_lifecycle::convert::{
     Target, apply, compare, convert, in_order, levels_as_sidecars, startup_probe,
 };
 use outrigger_lifecycle::{
-    Dialect, FeatureGates, List, Plan, PodInput, RestartPolicy, TerminatorMarks, plan,
+    Dialect, FeatureGates, List, Plan, Planned, PodInput, RestartPolicy, TerminatorMarks, plan,
 };
 use serde_json::{Value, json};
 
 use super::Refusal;
-use super::admit::{Admitted, annotation, plan_of, priority, refuse, sentence, typed};
+use super::admit::{Admitted, annotation, priority, refuse, sentence, typed};
 use crate::names;
 
 /// Turns the containers named by the annotation into native sidecars.
@@ -35,16 +35,18 @@ pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Resul
 }
 
 /// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet itself
-/// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it.
-pub(super) fn higher_levels(pod: &Pod, admitted: &mut Admitted) {
-    convert_levels(pod, admitted);
+/// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it, or where
+/// it has no plan.
+pub(super) fn higher_levels(pod: &Pod, planned: Option<&Planned>, admitted: &mut Admitted) {
+    if let Some(planned) = planned {
+        convert_levels(pod, planned, admitted);
+    }
     if is_controlled(pod) {
         add_startup_probes(&mut admitted.pod);
     }
 }
 
-fn convert_levels(pod: &Pod, admitted: &mut Admitted) {
-    let Ok(planned) = plan_of(pod) else { return };
+fn convert_levels(pod: &Pod, planned: &Planned, admitted: &mut Admitted) {
     let Some(order) = levels_in_order(pod, &planned.plan) else { return };
     let Some(spec) = &pod.spec else { return };
     let names: Vec<&str> = order.iter().map(|&index| spec.containers[index].name.as_str()).collect();

@@ -5,7 +5,7 @@
 //! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
 //! which every kubelet honours (ST-17).
 
-use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules};
+use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules, stop_stages};
 use serde_json::Value;
 
 use crate::names;
@@ -336,10 +336,8 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
         }
         return;
     }
-    // Those that started last stop first.
-    let turn = |&i: &usize| view.plan.containers[i].stop_stage;
-    let mut order = containers.to_vec();
-    order.sort_by_key(turn);
+    let stages = stop_stages(&view.plan, containers);
+    let order = stages.concat();
     let result = match view.sidecars_count {
         true => ResultTime::ByKubelet,
         false => ResultTime::BeforeLastStop,
@@ -349,7 +347,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     let comes_back = |i: &usize| !view.plan.containers[*i].restart.is_never();
     let before = order.split_last().map_or(&[][..], |(_, before)| before);
     let is_restarted = result == ResultTime::BeforeLastStop && before.iter().any(comes_back);
-    let ordered = !is_restarted && order.iter().any(|i| turn(i) != turn(&order[0]));
+    let ordered = !is_restarted && stages.len() > 1;
     let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
     let message = format!("the mains are done: stopping {}", names.join(", "));
     steps.push(Step::Stop { attempt, containers: names, ordered, result });
