@@ -6,6 +6,7 @@
 use outrigger_text::HumanDuration;
 
 use crate::decision::{Decision, Wait};
+use crate::dialect::annotations::SIDECAR_DELAY;
 use crate::engine::decide;
 use crate::observation::{
     Container, Exit, Hook, HookKind, Image, KillReason, Observation, SandboxState, State, StopCause,
@@ -182,7 +183,7 @@ impl Teller<'_> {
             Wait::Stopping { kill_at } => self.stopping(c, kill_at),
             Wait::SidecarDelay { until } => {
                 format!(
-                    "stops in {}: the mains are done, and outrigger.dev/sidecar-delay keeps it running",
+                    "stops in {}: the mains are done, and {SIDECAR_DELAY} keeps it running",
                     self.until(until)
                 )
             }

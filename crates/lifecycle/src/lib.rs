@@ -40,7 +40,7 @@ pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
-pub use dialect::{ANNOTATION_PREFIX, Planned, TerminatorMarks, add_levels, plan, stop_numbers};
+pub use dialect::{Planned, TerminatorMarks, add_levels, annotations, plan, stop_numbers};
 pub use engine::{
     CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopPlan, StopTurn, can_restart, changes,
     decide, stop_stages, stop_turns,
@@ -49,7 +49,7 @@ pub use explain::{explain, explain_stop};
 pub use forgotten::{forgotten_sidecars, only_forgotten_run};
 pub use job::{
     ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,
-    JobOutcome, JobPlan, JobPod, POD_BACKOFF, PodOrder, SuccessRule, check_schedule, decide_job, job_status,
+    JobOutcome, JobPlan, JobPod, PodOrder, SuccessRule, check_schedule, decide_job, job_status,
     validate_job_fields,
 };
 pub use observation::{

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use outrigger_lifecycle::annotations::{self, Place as AnnotationPlace};
 use outrigger_lifecycle::{
-    ANNOTATION_PREFIX, Companions, ContainerRef, FieldPath, List, POD_BACKOFF, PodInput, Segment, Severity,
-    check_schedule, validate_job_fields,
+    Companions, ContainerRef, FieldPath, List, PodInput, Segment, Severity, check_schedule,
+    validate_job_fields,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -743,17 +744,26 @@ fn check_annotations(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>
     for place in BTreeSet::from([own.clone(), of_job.clone().unwrap_or(own)]) {
         for entry in node.at(&place).and_then(Node::entries).unwrap_or_default() {
             let name = &*entry.key;
-            let belongs = match &of_job {
-                Some(of_job) if name == POD_BACKOFF => of_job,
-                _ => &pods,
-            };
-            if !name.starts_with(ANNOTATION_PREFIX) || *belongs == place {
+            if !name.starts_with(annotations::PREFIX) {
                 continue;
             }
-            let message = format!("{name} has no effect in `{place}` of a {}", workload.kind());
-            let hint = match (name, &of_job) {
-                (POD_BACKOFF, None) => "remove it: only a Job waits between its pods".to_owned(),
-                _ => format!("move it to `{belongs}`"),
+            let unknown = || format!("unknown annotation {name}");
+            let no_effect = || format!("{name} has no effect in `{place}` of a {}", workload.kind());
+            let to = |place: &FieldPath| format!("move it to `{place}`");
+            let (message, hint) = match (annotations::find(name).map(|row| row.place), &of_job) {
+                (Some(AnnotationPlace::Job), Some(of_job)) if *of_job == place => continue,
+                (Some(AnnotationPlace::Job), Some(of_job)) => (no_effect(), to(of_job)),
+                (Some(AnnotationPlace::Job), None) => {
+                    (no_effect(), "remove it: only a Job has it".to_owned())
+                }
+                (Some(AnnotationPlace::Pod), _) => (no_effect(), to(&pods)),
+                (Some(AnnotationPlace::OperatorOnly), _) => {
+                    (no_effect(), "remove it: only the operator writes it, to pods".to_owned())
+                }
+                (None, _) => match annotations::meant(name) {
+                    Some(near) => (unknown(), format!("did you mean {near}?")),
+                    None => (unknown(), "remove it: it has no effect".to_owned()),
+                },
             };
             let mut diagnostic = Diagnostic::warning(entry.key_span, message).hint(hint);
             diagnostic.code = Some("option");

@@ -225,7 +225,7 @@ fn annotations_in_the_wrong_metadata_are_said() {
                 (
                     3,
                     "pod-backoff has no effect in `metadata.annotations` of a DaemonSet",
-                    "remove it: only a Job waits between its pods",
+                    "remove it: only a Job has it",
                 ),
             ],
         ),

@@ -12,18 +12,10 @@ pub const ORDERED: &str = "apps.kruise.io/container-launch-priority";
 /// Annotation of a pod whose barrier keys are all published.
 pub const COMPLETED: &str = "apps.kruise.io/container-launch-priority-completed";
 
-/// Annotation that names the containers to turn into native sidecars.
-pub const SIDECARS: &str = "outrigger.dev/sidecars";
-/// Annotation with a graph of dependencies.
-pub const DEPENDS_ON: &str = "outrigger.dev/depends-on";
-/// Annotation with the time after which a launch without progress is reported.
-pub const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
-/// Annotation written after a key was published, so that the kubelet syncs the pod at once (D9).
-pub const OPENED: &str = "outrigger.dev/barrier-opened";
-/// On pods: when the operator wrote their result. The kubelet syncs a pod when its metadata changes, not its status.
-pub const RESULT: &str = "outrigger.dev/result-written";
-/// Annotation `Count`: the exit codes of stopped sidecars are part of a pod's result.
-pub const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
+pub use outrigger_lifecycle::annotations::{
+    BARRIER_OPENED, DEPENDS_ON, LAUNCH_TIMEOUT, RESULT_WRITTEN, SIDECAR_DELAY, SIDECAR_PHASE, SIDECARS,
+    STOP_GRACE,
+};
 
 /// Label of the barriers the operator manages.
 pub const BARRIER_LABEL: &str = "outrigger.dev/barrier";

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
     Lifecycle, LifecycleHandler, Pod, PodSpec, Probe,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Role, plan};
+use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Role, annotations, plan};
 
 use crate::rng::Rng;
 use crate::script::{
@@ -78,7 +78,7 @@ pub fn hard_pod(rng: &mut Rng) -> (PodInput, Plan) {
         let mut input = draft(rng);
         let grace = rng.between(0, 3);
         let annotations = input.pod.metadata.annotations.get_or_insert_default();
-        let reserve = "outrigger.dev/sidecar-grace";
+        let reserve = annotations::SIDECAR_GRACE;
         if annotations.remove(reserve).is_some() && grace > 0 {
             annotations.insert(reserve.into(), format!("{}ms", rng.between(1, grace * 1_000)));
         }
@@ -218,7 +218,7 @@ fn draft(rng: &mut Rng) -> PodInput {
     let grace: i64 = rng.pick(&[0, 1, 2, 5, 10, 30, 30]);
     let mut annotations = options(rng, grace);
     if depends {
-        annotations.insert("outrigger.dev/depends-on".into(), graph(rng, inits, total - inits));
+        annotations.insert(annotations::DEPENDS_ON.into(), graph(rng, inits, total - inits));
     }
     if priority && rng.chance(0.2) {
         annotations.insert("apps.kruise.io/container-launch-priority".into(), "Ordered".into());
@@ -295,30 +295,30 @@ fn rules(rng: &mut Rng, c: &mut Container) {
 }
 
 fn options(rng: &mut Rng, grace: i64) -> BTreeMap<String, String> {
-    let mut annotations = BTreeMap::new();
-    let mut set = |name: &str, value: String| annotations.insert(format!("outrigger.dev/{name}"), value);
+    let mut written = BTreeMap::new();
+    let mut set = |name: &str, value: String| written.insert(name.to_owned(), value);
     if rng.chance(0.1) {
-        set("sidecar-phase", "Count".into());
+        set(annotations::SIDECAR_PHASE, "Count".into());
     }
     if rng.chance(0.15) {
-        set("pre-stop", rng.pick(&["own-turn", "at-once"]).into());
+        set(annotations::PRE_STOP, rng.pick(&["own-turn", "at-once"]).into());
     }
     if grace > 0 && rng.chance(0.2) {
-        set("sidecar-grace", format!("{}ms", rng.between(1, grace as u64 * 1_000)));
+        set(annotations::SIDECAR_GRACE, format!("{}ms", rng.between(1, grace as u64 * 1_000)));
     }
     if rng.chance(0.1) {
-        set("sidecar-delay", format!("{}ms", rng.between(1, 4_000)));
+        set(annotations::SIDECAR_DELAY, format!("{}ms", rng.between(1, 4_000)));
     }
     if rng.chance(0.1) {
-        set("stop-grace", format!("m0={}ms", rng.between(0, grace.unsigned_abs() * 1_000)));
+        set(annotations::STOP_GRACE, format!("m0={}ms", rng.between(0, grace.unsigned_abs() * 1_000)));
     }
     if rng.chance(0.1) {
-        set("fence", rng.pick(&["start", "restart"]).into());
+        set(annotations::FENCE, rng.pick(&["start", "restart"]).into());
     }
     if rng.chance(0.1) {
-        set("post-start-timeout", "3s".into());
+        set(annotations::POST_START_TIMEOUT, "3s".into());
     }
-    annotations
+    written
 }
 
 /// A graph without cycles: every container depends only on those before it in a random order that keeps init

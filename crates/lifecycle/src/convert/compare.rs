@@ -1,5 +1,6 @@
 //! Guarantees that a conversion keeps or loses.
 
+use crate::dialect::annotations::SIDECAR_GRACE;
 use crate::plan::{Counts, Need, Plan, PreStopWhen, ProbeKind, RestartPolicy, Role, topological};
 use crate::source::ContainerRef;
 
@@ -192,7 +193,7 @@ impl Comparison<'_> {
         } else {
             format!(
                 "when the grace period runs out, {names} {verb} stopped at once instead of in order; the annotation \
-                 outrigger.dev/sidecar-grace keeps the order"
+                 {SIDECAR_GRACE} keeps the order"
             )
         };
         self.say(false, first, text);

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::Edit;
 use super::lists::{arrange, in_order, leave_init};
-use super::marks;
+use crate::dialect::annotations::{DEPENDS_ON, FENCE};
 use crate::plan::{Counts, Dialect, Need, Plan, Role};
 use crate::source::{FieldPath, List, PodInput};
 
@@ -15,7 +15,7 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     let lines: Vec<String> = (0..plan.containers.len()).filter_map(|i| writer.line(i)).collect();
     if !lines.is_empty() {
         edits.push(Edit::Set {
-            path: FieldPath::annotation(marks::DEPENDS_ON),
+            path: FieldPath::annotation(DEPENDS_ON),
             value: json!(lines.join("\n") + "\n"),
         });
     }
@@ -38,7 +38,7 @@ fn stays(plan: &Plan) -> Vec<bool> {
 }
 
 fn fenced(input: &PodInput) -> bool {
-    input.pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(marks::FENCE))
+    input.pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(FENCE))
 }
 
 struct Writer<'a> {

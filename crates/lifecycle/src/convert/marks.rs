@@ -1,6 +1,6 @@
 //! The fields and annotations of the dialects, and how to remove them.
 
-use crate::dialect::SIDECARS;
+use crate::dialect::annotations::{DEPENDS_ON, SIDECARS};
 use crate::plan::Plan;
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
@@ -12,8 +12,6 @@ const PRIORITY_ORDERED: &str = "apps.kruise.io/container-launch-priority";
 pub(super) const TERMINATE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 pub(super) const TERMINATE_WITH_IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 pub(super) const TERMINATE_IGNORE_EXIT: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
-pub(super) const DEPENDS_ON: &str = "outrigger.dev/depends-on";
-pub(super) const FENCE: &str = "outrigger.dev/fence";
 
 /// The edits that remove the marks of other dialects. `restartPolicy: Always` moves with its container and is
 /// not among them; the target's own annotation is overwritten later.

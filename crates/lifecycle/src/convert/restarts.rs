@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::{Difference, Edit};
-use crate::dialect::SIDECAR_RESTARTS;
+use crate::dialect::annotations::SIDECAR_RESTARTS;
 use crate::plan::{Plan, RestartPolicy, Role};
 use crate::source::FieldPath;
 

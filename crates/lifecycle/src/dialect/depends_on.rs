@@ -20,11 +20,10 @@
 
 use std::collections::BTreeMap;
 
+use super::annotations::{DEPENDS_ON, SIDECARS};
 use super::{Draft, kep, nearest};
 use crate::plan::{Counts, Dialect, Need, RestartPolicy, Role};
 use crate::source::{FieldPath, Finding, List};
-
-pub(super) const ANNOTATION: &str = "outrigger.dev/depends-on";
 
 /// The content of the annotation, by container.
 #[derive(Debug, Default)]
@@ -74,7 +73,7 @@ struct Dependency {
 /// Reads the annotation; problems become findings.
 pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     let mut graph = Graph::default();
-    let Some(text) = draft.annotation(ANNOTATION) else {
+    let Some(text) = draft.annotation(DEPENDS_ON) else {
         return graph;
     };
     for (path, line) in lines(text) {
@@ -110,7 +109,7 @@ fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
         pieces += line.split(';').count();
         let entries = line.split('#').next().unwrap_or_default().split(';').map(str::trim).enumerate();
         entries.filter(|(_, entry)| !entry.is_empty()).map(move |(n, entry)| {
-            let place = FieldPath::annotation(ANNOTATION);
+            let place = FieldPath::annotation(DEPENDS_ON);
             (if several { place.index(first + n) } else { place }, entry)
         })
     })
@@ -120,7 +119,7 @@ fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
 pub(crate) fn place_of(text: &str, container: &str) -> FieldPath {
     let of = |entry: &str| entry.split(':').next().map(str::trim) == Some(container);
     let found = lines(text).find(|(_, entry)| of(entry));
-    found.map_or_else(|| FieldPath::annotation(ANNOTATION), |(place, _)| place)
+    found.map_or_else(|| FieldPath::annotation(DEPENDS_ON), |(place, _)| place)
 }
 
 /// The containers that have a stop number in the annotation.
@@ -236,8 +235,8 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
         if entry.sidecar {
             if let Some(standard) = kep::standard(draft, container) {
                 let name = draft.plan.containers[container].name.clone();
-                let line = place_of(draft.annotation(ANNOTATION).unwrap_or_default(), &name);
-                let message = format!("`{name}` is a sidecar in {ANNOTATION} and `type: Standard` here");
+                let line = place_of(draft.annotation(DEPENDS_ON).unwrap_or_default(), &name);
+                let message = format!("`{name}` is a sidecar in {DEPENDS_ON} and `type: Standard` here");
                 let finding = Finding::error("kep-contradiction", standard, message)
                     .related(line, format!("makes `{name}` a sidecar"))
                     .hint("remove one of the two");
@@ -288,7 +287,7 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
 
 /// Only a main can be primary: the pod is complete when its primary container is, whatever its sidecars do.
 fn refuse_primary_helpers(draft: &mut Draft<'_>, graph: &Graph) {
-    let text = draft.annotation(ANNOTATION).unwrap_or_default();
+    let text = draft.annotation(DEPENDS_ON).unwrap_or_default();
     for (&container, _) in graph.entries.iter().filter(|(_, entry)| entry.primary) {
         let c = &draft.plan.containers[container];
         let (what, hint) = match c.role {
@@ -314,7 +313,7 @@ fn sidecar_mark(draft: &Draft<'_>, container: usize) -> FieldPath {
         Some(Dialect::Kep) if draft.input.lifecycle_types.contains_key(&c.place) => {
             place.field("lifecycle").field("type")
         }
-        Some(Dialect::Kep) => FieldPath::annotation(kep::SIDECARS),
+        Some(Dialect::Kep) => FieldPath::annotation(SIDECARS),
         Some(Dialect::Native) => place.field("restartPolicy"),
         _ => place,
     }

@@ -2,11 +2,9 @@
 //! once every sidecar is ready, sidecars stop last, and their preStop hooks run before anything else.
 
 use super::Draft;
+use super::annotations::SIDECARS;
 use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{ContainerRef, FieldPath, Finding, List};
-
-/// The same as the field, for API servers that drop it.
-pub(crate) const SIDECARS: &str = "outrigger.dev/sidecars";
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
     let mut sidecars = marked(draft);

@@ -4,6 +4,7 @@
 //! order from the gates, are here. Dialects used together in one pod add to the same graph; if the graph has
 //! a cycle the pod is refused, and both sides are shown.
 
+pub mod annotations;
 mod base;
 mod depends_on;
 mod kep;
@@ -13,8 +14,6 @@ mod terminator;
 
 pub(crate) use depends_on::place_of as depends_on_place;
 pub use depends_on::stop_numbers;
-pub(crate) use kep::SIDECARS;
-pub(crate) use options::SIDECAR_RESTARTS;
 pub use priority::add_levels;
 pub use terminator::TerminatorMarks;
 
@@ -22,9 +21,6 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::plan::{CONTAINERS_MAX, Counts, Dialect, Gate, Need, Plan, Role, topological};
 use crate::source::{ContainerRef, FeatureGates, FieldPath, Finding, List, PodInput, Severity};
-
-/// Prefix of Outrigger's annotations.
-pub const ANNOTATION_PREFIX: &str = "outrigger.dev/";
 
 /// A plan, and warnings for its author.
 #[derive(Debug, Clone)]
@@ -238,7 +234,7 @@ impl<'a> Draft<'a> {
         let [place, other] = [container, on].map(|c| self.plan.containers[c].place);
         match dialect {
             Some(Dialect::DependsOn) => {
-                let text = self.annotation(depends_on::ANNOTATION).unwrap_or_default();
+                let text = self.annotation(annotations::DEPENDS_ON).unwrap_or_default();
                 depends_on::place_of(text, &self.plan.containers[container].name)
             }
             Some(Dialect::Priority) if self.annotation(priority::ANNOTATION) == Some("Ordered") => {

@@ -1,140 +1,98 @@
-//! Outrigger's own annotations that change how a pod runs, where a different default would surprise its
-//! author.
+//! The rules of the annotations that change how a pod runs, where a different default would surprise its
+//! author. [`annotations::TABLE`] names the rule of each.
 
 use outrigger_text::duration_ms;
 
-use super::{ANNOTATION_PREFIX, Draft, depends_on, kep, nearest, terminator};
-use crate::job::POD_BACKOFF;
+use super::annotations::{
+    self, DEPENDS_ON, FENCE, Place, RESTART_BACKOFF, RUN_ONCE, Rule, SIDECAR_GRACE, SIDECAR_PHASE,
+    STOP_GRACE, Unexpected,
+};
+use super::{Draft, terminator};
 use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
-
-pub(crate) const SIDECAR_RESTARTS: &str = "outrigger.dev/sidecar-restarts";
-const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
-const PRE_STOP: &str = "outrigger.dev/pre-stop";
-const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
-const SIDECAR_DELAY: &str = "outrigger.dev/sidecar-delay";
-const STOP_GRACE: &str = "outrigger.dev/stop-grace";
-const FENCE: &str = "outrigger.dev/fence";
-const BACKOFF: &str = "outrigger.dev/restart-backoff";
-const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
-const RUN_ONCE: &str = "outrigger.dev/run-once";
 
 /// Sidecars are there for the mains: longer than this is a mistake.
 const DELAY_MAX_MS: u64 = 86_400_000;
 
-/// Read by the operator in a cluster.
-const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
-/// Written by the operator.
-const WOKEN: [&str; 2] = ["outrigger.dev/barrier-opened", "outrigger.dev/result-written"];
-
-/// All of Outrigger's annotations.
-const KNOWN: [&str; 15] = [
-    depends_on::ANNOTATION,
-    SIDECAR_RESTARTS,
-    SIDECAR_PHASE,
-    PRE_STOP,
-    SIDECAR_GRACE,
-    SIDECAR_DELAY,
-    STOP_GRACE,
-    FENCE,
-    BACKOFF,
-    POST_START_TIMEOUT,
-    RUN_ONCE,
-    kep::SIDECARS,
-    LAUNCH_TIMEOUT,
-    WOKEN[0],
-    WOKEN[1],
-];
-
+/// Applies the annotations of a pod to its plan.
 pub(super) fn apply(draft: &mut Draft<'_>) {
-    unknown(draft);
-    if let Some(value) = draft.annotation(SIDECAR_PHASE) {
-        match value {
-            "Count" => count_sidecars(draft),
-            "Ignore" => {}
-            _ => bad(draft, SIDECAR_PHASE, value, "`Count` or `Ignore`"),
+    misplaced(draft);
+    restarts_by_dialect(draft);
+    for row in &annotations::TABLE {
+        let (Rule::Plan(rule), Some(value)) = (row.rule, draft.annotation(row.name)) else { continue };
+        if let Err(Unexpected) = rule(draft, value) {
+            draft.findings.push(invalid(row.name, value, row.value));
         }
     }
-    sidecar_restarts(draft);
-    if let Some(value) = draft.annotation(PRE_STOP) {
-        match value {
-            "own-turn" => {
-                for c in &mut draft.plan.containers {
-                    c.pre_stop_when = PreStopWhen::OwnTurn;
-                }
-            }
-            "at-once" => {
-                for c in &mut draft.plan.containers {
-                    c.pre_stop_when = PreStopWhen::AtOnce;
-                }
-            }
-            _ => bad(draft, PRE_STOP, value, "`own-turn` or `at-once`"),
-        }
+}
+
+pub(super) fn sidecar_phase(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    match value {
+        "Count" => count_sidecars(draft),
+        "Ignore" => {}
+        _ => return Err(Unexpected),
     }
-    if let Some(value) = draft.annotation(SIDECAR_GRACE) {
-        match duration_ms(value) {
-            Some(ms) if ms <= draft.plan.grace_ms => draft.plan.sidecar_grace_ms = ms,
-            Some(_) => {
-                let grace = draft.plan.grace_ms / 1_000;
-                draft.findings.push(
-                    Finding::error(
-                        "sidecar-grace",
-                        FieldPath::annotation(SIDECAR_GRACE),
-                        format!("{value} for sidecars is more than the pod's grace period of {grace} s"),
-                    )
-                    .related(FieldPath::spec("terminationGracePeriodSeconds"), "the pod's grace period")
-                    .hint("raise terminationGracePeriodSeconds or lower this value"),
-                );
-            }
-            None => bad(draft, SIDECAR_GRACE, value, "a duration such as `5s` or `1500ms`"),
-        }
+    Ok(())
+}
+
+pub(super) fn pre_stop(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    let when = match value {
+        "own-turn" => PreStopWhen::OwnTurn,
+        "at-once" => PreStopWhen::AtOnce,
+        _ => return Err(Unexpected),
+    };
+    draft.plan.containers.iter_mut().for_each(|c| c.pre_stop_when = when);
+    Ok(())
+}
+
+pub(super) fn sidecar_grace(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    let ms = duration_ms(value).ok_or(Unexpected)?;
+    if ms <= draft.plan.grace_ms {
+        draft.plan.sidecar_grace_ms = ms;
+        return Ok(());
     }
-    if let Some(value) = draft.annotation(SIDECAR_DELAY) {
-        match duration_ms(value).filter(|ms| *ms <= DELAY_MAX_MS) {
-            Some(ms) => draft.plan.sidecar_delay_ms = ms,
-            None => bad(draft, SIDECAR_DELAY, value, "a duration such as `5s` or `1500ms`, at most `24h`"),
-        }
+    let grace = draft.plan.grace_ms / 1_000;
+    let message = format!("{value} for sidecars is more than the pod's grace period of {grace} s");
+    let finding = Finding::error("sidecar-grace", FieldPath::annotation(SIDECAR_GRACE), message)
+        .related(FieldPath::spec("terminationGracePeriodSeconds"), "the pod's grace period")
+        .hint("raise terminationGracePeriodSeconds or lower this value");
+    draft.findings.push(finding);
+    Ok(())
+}
+
+pub(super) fn sidecar_delay(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    draft.plan.sidecar_delay_ms = duration_ms(value).filter(|ms| *ms <= DELAY_MAX_MS).ok_or(Unexpected)?;
+    Ok(())
+}
+
+/// Read by the operator in a cluster.
+pub(super) fn launch_timeout(_: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    duration_ms(value).map(|_| ()).ok_or(Unexpected)
+}
+
+pub(super) fn post_start_timeout(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    let ms = duration_ms(value).ok_or(Unexpected)?;
+    for hook in draft.plan.containers.iter_mut().filter_map(|c| c.post_start.as_mut()) {
+        hook.timeout_ms = Some(ms);
     }
-    if let Some(value) = draft.annotation(STOP_GRACE) {
-        stop_grace(draft, value);
+    Ok(())
+}
+
+pub(super) fn fence(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    match value {
+        "start" => add_fence(draft, false),
+        "restart" => add_fence(draft, true),
+        _ => return Err(Unexpected),
     }
-    if let Some(value) = draft.annotation(LAUNCH_TIMEOUT)
-        && duration_ms(value).is_none()
-    {
-        bad(draft, LAUNCH_TIMEOUT, value, "a duration such as `90s`");
+    let has_effect = |c: &ContainerPlan| c.gates.iter().any(|g| g.every_start);
+    if !draft.plan.containers.iter().any(has_effect) {
+        let message = format!("{FENCE} has no effect: no container of this pod waits for a sidecar");
+        let hint = format!(
+            "launch priorities have no fence; write it for single containers: {DEPENDS_ON}: \"app: proxy ready fence\""
+        );
+        draft.findings.push(Finding::warning("fence", FieldPath::annotation(FENCE), message).hint(hint));
     }
-    if let Some(value) = draft.annotation(POST_START_TIMEOUT) {
-        match duration_ms(value) {
-            Some(ms) => {
-                for hook in draft.plan.containers.iter_mut().filter_map(|c| c.post_start.as_mut()) {
-                    hook.timeout_ms = Some(ms);
-                }
-            }
-            None => bad(draft, POST_START_TIMEOUT, value, "a duration such as `30s`"),
-        }
-    }
-    if let Some(value) = draft.annotation(BACKOFF) {
-        backoff(draft, value);
-    }
-    if let Some(value) = draft.annotation(RUN_ONCE) {
-        run_once(draft, value);
-    }
-    if let Some(value) = draft.annotation(FENCE) {
-        match value {
-            "start" => fence(draft, false),
-            "restart" => fence(draft, true),
-            _ => return bad(draft, FENCE, value, "`start` or `restart`"),
-        }
-        let has_effect = |c: &ContainerPlan| c.gates.iter().any(|g| g.every_start);
-        if !draft.plan.containers.iter().any(has_effect) {
-            let message = format!("{FENCE} has no effect: no container of this pod waits for a sidecar");
-            let hint = format!(
-                "launch priorities have no fence; write it for single containers: {}: \"app: proxy ready fence\"",
-                depends_on::ANNOTATION
-            );
-            draft.findings.push(Finding::warning("fence", FieldPath::annotation(FENCE), message).hint(hint));
-        }
-    }
+    Ok(())
 }
 
 /// Sidecars count for the result, except those whose author says that their own exit code does not.
@@ -156,23 +114,27 @@ pub(super) fn sidecars_count(draft: &Draft<'_>) -> bool {
 
 /// Whether a Job counts the restarts of sidecars as failures. Kubernetes does, so those of native sidecars
 /// count; the documents of the other dialects promise that a sidecar does not decide about its Job.
-fn sidecar_restarts(draft: &mut Draft<'_>) {
-    let value = draft.annotation(SIDECAR_RESTARTS);
+fn restarts_by_dialect(draft: &mut Draft<'_>) {
     for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
-        c.job_ignores_restarts = match value {
-            Some("Ignore") => true,
-            Some("Count") => false,
-            _ => c.dialect != Some(Dialect::Native),
-        };
+        c.job_ignores_restarts = c.dialect != Some(Dialect::Native);
     }
-    if let Some(value) = value.filter(|value| !["Count", "Ignore"].contains(value)) {
-        bad(draft, SIDECAR_RESTARTS, value, "`Count` or `Ignore`");
+}
+
+pub(super) fn sidecar_restarts(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
+    let ignores = match value {
+        "Ignore" => true,
+        "Count" => false,
+        _ => return Err(Unexpected),
+    };
+    for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
+        c.job_ignores_restarts = ignores;
     }
+    Ok(())
 }
 
 /// Lists init containers that are not run again after a reboot, nor when the pod starts over for another
 /// reason (G-48).
-fn run_once(draft: &mut Draft<'_>, value: &str) {
+pub(super) fn run_once(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let inits = draft.plan.containers.iter_mut().filter(|c| c.role == Role::Init);
         match inits.into_iter().find(|c| c.name == name) {
@@ -196,11 +158,12 @@ fn run_once(draft: &mut Draft<'_>, value: &str) {
             }
         }
     }
+    Ok(())
 }
 
 /// Containers that depend on a sidecar start, and restart, only while it is ready; with `restart` they are
 /// also stopped when it is not (G-19, G-56).
-fn fence(draft: &mut Draft<'_>, restart: bool) {
+fn add_fence(draft: &mut Draft<'_>, restart: bool) {
     let sidecars: Vec<bool> = draft
         .plan
         .containers
@@ -235,16 +198,14 @@ fn fence(draft: &mut Draft<'_>, restart: bool) {
 }
 
 /// `1s..60s` for all, or `proxy=1s..10s, logger=2s..60s` for some (G-09, G-63).
-fn backoff(draft: &mut Draft<'_>, value: &str) {
+pub(super) fn restart_backoff(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     for part in value.split(',').map(str::trim) {
         let (name, range) = match part.split_once('=') {
             Some((name, range)) => (Some(name.trim()), range.trim()),
             None => (None, part),
         };
         let parsed = range.split_once("..").and_then(|(a, b)| Some((duration_ms(a)?, duration_ms(b)?)));
-        let Some((initial_ms, max_ms)) = parsed.filter(|(a, b)| a <= b) else {
-            return bad(draft, BACKOFF, value, "a range such as `1s..60s` or `proxy=1s..10s`");
-        };
+        let (initial_ms, max_ms) = parsed.filter(|(a, b)| a <= b).ok_or(Unexpected)?;
         let plan = BackoffPlan { initial_ms, max_ms, reset_ms: BackoffPlan::KUBELET.reset_ms };
         let mut found = false;
         for c in draft.plan.containers.iter_mut().filter(|c| name.is_none_or(|n| c.name == n)) {
@@ -252,62 +213,63 @@ fn backoff(draft: &mut Draft<'_>, value: &str) {
             found = true;
         }
         if let (false, Some(name)) = (found, name) {
-            return bad(draft, BACKOFF, name, "the name of a container of this pod");
+            draft.findings.push(invalid(RESTART_BACKOFF, name, "the name of a container of this pod"));
+            return Ok(());
         }
     }
+    Ok(())
 }
 
 /// `proxy=5s, logs=1500ms` (D7).
-fn stop_grace(draft: &mut Draft<'_>, value: &str) {
+pub(super) fn stop_grace(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     for part in value.split(',').map(str::trim) {
         let parsed = part.split_once('=').and_then(|(name, time)| Some((name.trim(), duration_ms(time)?)));
-        let Some((name, ms)) = parsed else {
-            return bad(draft, STOP_GRACE, value, "containers and durations such as `proxy=5s, logs=1500ms`");
-        };
+        let (name, ms) = parsed.ok_or(Unexpected)?;
         let grace_ms = draft.plan.grace_ms;
-        match draft.plan.containers.iter_mut().find(|c| c.name == name) {
+        let finding = match draft.plan.containers.iter_mut().find(|c| c.name == name) {
             Some(_) if ms > grace_ms => {
                 let grace = grace_ms / 1_000;
                 let message = format!("{part} is more than the pod's grace period of {grace} s");
-                let finding = Finding::error("stop-grace", FieldPath::annotation(STOP_GRACE), message)
+                Finding::error("stop-grace", FieldPath::annotation(STOP_GRACE), message)
                     .related(FieldPath::spec("terminationGracePeriodSeconds"), "the pod's grace period")
-                    .hint("raise terminationGracePeriodSeconds or lower this value");
-                return draft.findings.push(finding);
+                    .hint("raise terminationGracePeriodSeconds or lower this value")
             }
-            Some(c) if c.stop_grace_ms.is_some() => {
-                return bad(draft, STOP_GRACE, value, "each container once");
+            Some(c) if c.stop_grace_ms.is_some() => invalid(STOP_GRACE, value, "each container once"),
+            Some(c) => {
+                c.stop_grace_ms = Some(ms);
+                continue;
             }
-            Some(c) => c.stop_grace_ms = Some(ms),
-            None => return bad(draft, STOP_GRACE, name, "the name of a container of this pod"),
-        }
+            None => invalid(STOP_GRACE, name, "the name of a container of this pod"),
+        };
+        draft.findings.push(finding);
+        break;
     }
+    Ok(())
 }
 
-fn bad(draft: &mut Draft<'_>, annotation: &'static str, value: &str, expected: &str) {
-    let message = format!("invalid value {value:?}");
-    draft.findings.push(
-        Finding::error("option", FieldPath::annotation(annotation), message)
-            .hint(format!("expected {expected}")),
-    );
+fn invalid(annotation: &'static str, value: &str, expected: &str) -> Finding {
+    Finding::error("option", FieldPath::annotation(annotation), format!("invalid value {value:?}"))
+        .hint(format!("expected {expected}"))
 }
 
-fn unknown(draft: &mut Draft<'_>) {
-    let annotations = draft.input.pod.metadata.annotations.as_ref();
-    for name in annotations.into_iter().flatten().map(|(name, _)| name) {
-        if !name.starts_with(ANNOTATION_PREFIX) || KNOWN.contains(&name.as_str()) {
-            continue;
-        }
-        let path = FieldPath::annotation(name.clone());
-        if name == POD_BACKOFF {
-            let message = format!("{name} has no effect on a pod");
-            let hint = "move it to the Job's own `metadata.annotations`";
-            draft.findings.push(Finding::warning("option", path, message).hint(hint));
-            continue;
-        }
-        let mut finding = Finding::warning("option", path, format!("unknown annotation {name}"));
-        if let Some(near) = nearest(name, KNOWN.into_iter()) {
-            finding = finding.hint(format!("did you mean {near}?"));
-        }
+/// Warns about annotations with the prefix that are unknown, or that a pod cannot have.
+fn misplaced(draft: &mut Draft<'_>) {
+    let written = draft.input.pod.metadata.annotations.as_ref();
+    for name in written.into_iter().flat_map(|all| all.keys()).filter(|n| n.starts_with(annotations::PREFIX))
+    {
+        let (message, hint) = match annotations::find(name).map(|row| row.place) {
+            Some(Place::Pod | Place::OperatorOnly) => continue,
+            Some(Place::Job) => (
+                format!("{name} has no effect on a pod"),
+                Some("move it to the Job's own `metadata.annotations`".to_owned()),
+            ),
+            None => (
+                format!("unknown annotation {name}"),
+                annotations::meant(name).map(|near| format!("did you mean {near}?")),
+            ),
+        };
+        let mut finding = Finding::warning("option", FieldPath::annotation(name.clone()), message);
+        finding.hint = hint;
         draft.findings.push(finding);
     }
 }

@@ -3,7 +3,8 @@
 use k8s_openapi::api::batch::v1::{Job, JobSpec, PodFailurePolicyRule};
 
 use super::indexes::Indexes;
-use super::plan::{FailureAction, POD_BACKOFF, backoff_range};
+use super::plan::FailureAction;
+use crate::dialect::annotations;
 use crate::source::{FieldPath, Finding};
 
 const INDEXED_MAX: i32 = 100_000;
@@ -14,10 +15,9 @@ const VALUES_MAX: usize = 255;
 pub fn validate_job_fields(job: &Job) -> Vec<Finding> {
     let Some(spec) = &job.spec else { return Vec::new() };
     let mut check = Check { spec, out: Vec::new() };
-    let annotation = job.metadata.annotations.as_ref().and_then(|a| a.get(POD_BACKOFF));
-    if let Some(text) = annotation.filter(|text| backoff_range(text).is_none()) {
+    for (row, text) in job.metadata.annotations.iter().flat_map(annotations::invalid_on_job) {
         let message = format!("invalid value {text:?}");
-        check.refuse(FieldPath::annotation(POD_BACKOFF), message, "expected a range such as `1s..60s`");
+        check.refuse(FieldPath::annotation(row.name), message, &format!("expected {}", row.value));
     }
     check.numbers();
     check.mode();

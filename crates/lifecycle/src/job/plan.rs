@@ -5,9 +5,7 @@ use outrigger_text::duration_ms;
 use serde::{Deserialize, Serialize};
 
 use super::indexes::Indexes;
-
-/// Annotation of a Job that changes the delays between its pods: `1s..60s`.
-pub const POD_BACKOFF: &str = "outrigger.dev/pod-backoff";
+use crate::dialect::annotations::POD_BACKOFF;
 
 /// Kubernetes' first delay after a failed pod, and the maximum.
 const BACKOFF_MS: (u64, u64) = (10_000, 600_000);
@@ -163,7 +161,7 @@ impl From<&Job> for JobPlan {
 }
 
 /// `1s..60s`.
-pub(super) fn backoff_range(text: &str) -> Option<(u64, u64)> {
+pub(crate) fn backoff_range(text: &str) -> Option<(u64, u64)> {
     let (first, longest) = text.split_once("..")?;
     Some((duration_ms(first)?, duration_ms(longest)?)).filter(|(first, longest)| first <= longest)
 }

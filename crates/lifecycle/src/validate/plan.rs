@@ -4,15 +4,14 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::endless::{self, AtLeast};
 use super::{sorted, words};
-use crate::dialect::{SIDECARS, depends_on_place};
+use crate::dialect::annotations::{DEPENDS_ON, SIDECARS};
+use crate::dialect::depends_on_place;
 use crate::engine::STOP_MIN_MS;
 use crate::forgotten::forgotten_sidecars;
 use crate::plan::{
     ContainerPlan, Dialect, Gate, Need, Plan, PreStopWhen, ProbeKind, RestartPolicy, Role, topological,
 };
 use crate::source::{ContainerRef, FieldPath, Finding, List, PodInput};
-
-const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
 /// All findings about a pod's plan, sorted by position.
 pub fn validate_plan(input: &PodInput, plan: &Plan) -> Vec<Finding> {

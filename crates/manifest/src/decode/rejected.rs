@@ -5,11 +5,10 @@
 
 mod graph;
 
+use outrigger_lifecycle::annotations::SIDECARS;
 use outrigger_lifecycle::{FieldPath, Segment};
 
 use crate::tree::{Entry, Node};
-
-const SIDECARS: &str = "outrigger.dev/sidecars";
 
 /// The replacement for a field that a type does not have; `None` if it is not one of the rejected spellings.
 /// `path` leads from `root` to the map that has the field.

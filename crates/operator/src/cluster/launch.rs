@@ -280,7 +280,7 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
         Some(Map::Ours { keys }) => keys,
         _ => Default::default(),
     };
-    let mut annotations = json!({names::OPENED: Timestamp::now().to_string()});
+    let mut annotations = json!({names::BARRIER_OPENED: Timestamp::now().to_string()});
     if view.barriers().all(|(_, barrier)| keys.contains(&barrier.key)) {
         annotations[names::COMPLETED] = json!("true");
     }
@@ -291,7 +291,7 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
 
 /// Makes the kubelet see the result that was written for a pod, and stop what still runs.
 pub(crate) async fn wake_for_result(cx: &Context, view: &PodView) -> Result<(), Error> {
-    annotate(cx, view, json!({names::RESULT: Timestamp::now().to_string()})).await
+    annotate(cx, view, json!({names::RESULT_WRITTEN: Timestamp::now().to_string()})).await
 }
 
 async fn annotate(cx: &Context, view: &PodView, annotations: Value) -> Result<(), Error> {

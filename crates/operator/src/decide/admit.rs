@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
+use outrigger_lifecycle::annotations::{self, InCluster, Place};
 use outrigger_lifecycle::{
-    ANNOTATION_PREFIX, ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, Planned,
-    PodInput, RestartPolicy, Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise,
-    validate_plan,
+    ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, Planned, PodInput, RestartPolicy,
+    Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -205,37 +205,30 @@ fn of_kruise(pod: &Pod, codes: &[&str]) -> Vec<Finding> {
     findings
 }
 
-/// Annotations that have no effect in a cluster: the kubelet does those things.
-const UNSERVED: [&str; 7] = [
-    "fence",
-    "post-start-timeout",
-    "pre-stop",
-    "restart-backoff",
-    "run-once",
-    "sidecar-grace",
-    "sidecar-restarts",
-];
-/// Those that concern sidecars that end with the mains of a Job.
-const FOR_MARKED: [&str; 3] = ["sidecar-delay", "sidecar-phase", "stop-grace"];
-
-/// Warnings about annotations without effect.
+/// Warnings about annotations of the pod that have no effect in a cluster.
 fn unserved_options(pod: &Pod) -> Vec<String> {
-    let has = |name: &&str| annotation(pod, &format!("{ANNOTATION_PREFIX}{name}")).is_some();
     let is_marked = |name: &str| sidecars(pod).any(|(_, c)| c.name == name);
-    let warning = |name: &str, why: &str| {
-        format!("annotation {ANNOTATION_PREFIX}{name} has no effect in a cluster{why}")
-    };
-    let mut warnings: Vec<String> =
-        UNSERVED.iter().filter(|n| has(n)).map(|name| warning(name, "")).collect();
-    if sidecars(pod).next().is_none() {
-        let only = " on containers that are not marked with KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
-        warnings.extend(FOR_MARKED.iter().filter(|n| has(n)).map(|name| warning(name, only)));
-    } else if let Some(text) = annotation(pod, &format!("{ANNOTATION_PREFIX}stop-grace")) {
-        let names = text.split(',').filter_map(|part| part.split_once('=')).map(|(name, _)| name.trim());
-        let others: Vec<&str> = names.filter(|name| !is_marked(name)).collect();
-        if !others.is_empty() {
-            warnings.push(warning("stop-grace", &format!(" on {}", others.join(", "))));
-        }
+    let has_marked = sidecars(pod).next().is_some();
+    let mut warnings = Vec::new();
+    for row in annotations::TABLE.iter().filter(|row| row.place == Place::Pod) {
+        let Some(value) = annotation(pod, row.name) else { continue };
+        let on = match row.in_cluster {
+            InCluster::NoEffect => String::new(),
+            InCluster::MarkedSidecars if !has_marked => {
+                " on containers that are not marked with KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT".to_owned()
+            }
+            InCluster::MarkedSidecars if row.name == names::STOP_GRACE => {
+                let parts = value.split(',').filter_map(|part| part.split_once('='));
+                let others: Vec<&str> =
+                    parts.map(|(name, _)| name.trim()).filter(|name| !is_marked(name)).collect();
+                if others.is_empty() {
+                    continue;
+                }
+                format!(" on {}", others.join(", "))
+            }
+            InCluster::MarkedSidecars | InCluster::Served(_) => continue,
+        };
+        warnings.push(format!("annotation {} has no effect in a cluster{on}", row.name));
     }
     warnings
 }
@@ -498,7 +491,7 @@ fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     }
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         // A copy of a live pod has not been launched.
-        for name in [names::COMPLETED, names::OPENED, names::RESULT] {
+        for name in [names::COMPLETED, names::BARRIER_OPENED, names::RESULT_WRITTEN] {
             found |= annotations.shift_remove(name).is_some();
         }
     }

@@ -385,7 +385,7 @@ pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<S
     }
     if let Some(at) = delayed_until(view).filter(|at| now < *at) {
         let left = outrigger_text::HumanDuration(at.since(now));
-        return Some(format!("{} stopped in {left} (outrigger.dev/sidecar-delay)", are(&sidecars)));
+        return Some(format!("{} stopped in {left} ({})", are(&sidecars), names::SIDECAR_DELAY));
     }
     let steps = decide(view, node, past, now);
     if steps.is_empty() && past.iter().any(|p| !p.finished) {

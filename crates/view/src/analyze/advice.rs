@@ -1,5 +1,6 @@
 //! What would make a pod faster, as far as the trace proves it.
 
+use outrigger_lifecycle::annotations::DEPENDS_ON;
 use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
 use outrigger_lifecycle::{KillReason, ProbeKind, ProbeOutcome, STOP_MIN_MS};
 use outrigger_text::HumanDuration;
@@ -74,7 +75,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
             "command",
             ms,
             format!(
-                "`{name}` failed and was started again {cost} later; if it fails because something is not up yet, make it wait or start it later (outrigger.dev/depends-on): the back-off doubles with every failure"
+                "`{name}` failed and was started again {cost} later; if it fails because something is not up yet, make it wait or start it later ({DEPENDS_ON}): the back-off doubles with every failure"
             ),
         ),
         LinkKind::Retry => advice("image", ms, format!("{}: it cost {cost}", link.text)),

@@ -14,6 +14,7 @@ mod volume;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use outrigger_lifecycle::annotations::SIDECARS;
 use outrigger_lifecycle::trace::{ContainerEvent, Entry, PodEvent, TraceEvent};
 use outrigger_lifecycle::{Companions, FieldPath, HookKind, Plan, ProbeOutcome, SandboxCause, Verdict};
 use outrigger_manifest::{Origin, SourceFile};
@@ -123,7 +124,7 @@ pub fn kept_running(pod: &str, sidecars: &[&str]) -> String {
     let (keeps, one) = if names.len() == 1 { ("keeps", "a sidecar") } else { ("keep", "sidecars") };
     format!(
         "pod `{pod}` has done its work, but {} {keeps} it running: not marked as {one}\n  \
-         write `outrigger.dev/sidecars: {}` into the annotations of the pod or template,\n  \
+         write `{SIDECARS}: {}` into the annotations of the pod or template,\n  \
          or move it to `initContainers` and add `restartPolicy: Always`; `outrigger stop` ends the pod now",
         names.join(" and "),
         sidecars.join(", ")

@@ -1,11 +1,10 @@
 //! The rejected fields that order containers, as the annotation `outrigger.dev/depends-on`: one for the whole pod.
 
+use outrigger_lifecycle::annotations::DEPENDS_ON;
 use outrigger_lifecycle::{FieldPath, List};
 
 use super::{field, is_mark, is_named, is_sidecar_word, is_true, lifecycle_type, name, parent};
 use crate::tree::{Entry, Node, Value};
-
-const ANNOTATION: &str = "outrigger.dev/depends-on";
 
 /// The fields, in lower case.
 pub(super) const FIELDS: [&str; 7] = [
@@ -127,14 +126,14 @@ impl<'n> Pod<'n> {
     fn annotation(&self) -> String {
         let wishes = self.wishes();
         let annotations = self.path.clone().field("metadata").field("annotations");
-        if let Some(node) = self.root.at(&annotations.clone().field(ANNOTATION)).filter(|n| !n.is_null()) {
+        if let Some(node) = self.root.at(&annotations.clone().field(DEPENDS_ON)).filter(|n| !n.is_null()) {
             let text = node.text().unwrap_or_default();
             let merged = merge(text, wishes);
             if merged == text.trim_end().lines().collect::<Vec<_>>() {
-                return format!("remove it: the annotation {ANNOTATION} says so already");
+                return format!("remove it: the annotation {DEPENDS_ON} says so already");
             }
             let lines = block(&merged, "      ");
-            return format!("write this instead, in place of the annotation:\n    {ANNOTATION}: |{lines}");
+            return format!("write this instead, in place of the annotation:\n    {DEPENDS_ON}: |{lines}");
         }
         let lines: Vec<String> =
             wishes.iter().map(|(name, clauses)| format!("{name}: {}", clauses.join(", "))).collect();
@@ -154,7 +153,7 @@ impl<'n> Pod<'n> {
             out.push_str(&format!("\n{indent}{key}:"));
             indent.push_str("  ");
         }
-        out.push_str(&format!("\n{indent}{ANNOTATION}: |"));
+        out.push_str(&format!("\n{indent}{DEPENDS_ON}: |"));
         indent.push_str("  ");
         out.push_str(&block(&lines, &indent));
         out

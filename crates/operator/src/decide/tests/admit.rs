@@ -190,7 +190,7 @@ fn a_barrier_somebody_else_wrote_is_replaced() {
     // LP-W-14, LP-10, D12: a pod made from the dump of a live one.
     let first = admitted(&pod(&[("a", priority("1")), ("b", Value::Null)])).pod;
     let mut dumped = first.clone();
-    dumped["metadata"]["annotations"] = json!({names::COMPLETED: "true", names::OPENED: "x"});
+    dumped["metadata"]["annotations"] = json!({names::COMPLETED: "true", names::BARRIER_OPENED: "x"});
     let again = admit(&dumped, "zzzzz99999", Launch::Barrier).expect("admitted").pod;
     let (keys, map) = barriers(&again);
     assert_eq!(keys, [Some("p_1".to_owned()), Some("p_0".to_owned())]);
