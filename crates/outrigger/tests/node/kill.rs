@@ -133,6 +133,7 @@ fn kill_shim(batch: &mut Batch, shim: &Shim) {
 /// Shims are killed, some of them while the node is down.
 fn shims(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
+    let mut killed = 0;
     batches(name, 8, SHIMS_PER_BATCH, |seed| {
         let mut random = Random(seed);
         let mut batch = Batch::new(bench, &node.dir, seed, PODS_PER_BATCH, &mut random);
@@ -152,9 +153,11 @@ fn shims(bench: &Bench, name: &str) {
                 node.up();
             }
         }
-        assert!(!batch.killed.is_empty(), "no shim was there to be killed");
+        killed += batch.killed.len();
         end(&mut node, &batch);
     });
+    // On a busy machine the pods of a batch may start after its last kill.
+    assert!(killed > 0, "no shim was there to be killed");
     node.leaves_nothing();
 }
 
