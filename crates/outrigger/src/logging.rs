@@ -28,6 +28,8 @@ impl LogArgs {
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || output.writer())
             .with_ansi(terminal::colors().err)
+            // It would tell standard error with `eprintln!`, which panics if nobody reads that any more.
+            .log_internal_errors(false)
             .without_time();
         match self.log.as_deref().filter(|text| !text.is_empty()) {
             // It has been parsed before.

@@ -308,8 +308,12 @@ fn logs(format: LogFormat) {
     // What the library says of watches is said again, in fewer words.
     let filter = tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG")
         .unwrap_or_else(|_| "info,kube_runtime::watcher=error".into());
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        // It would tell standard error with `eprintln!`, which panics if nobody reads that any more.
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.event_format(JsonLines).init(),

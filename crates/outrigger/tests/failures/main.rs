@@ -861,3 +861,23 @@ fn a_place_overlayfs_refuses() {
         assert!(doctor.1.contains(expected), "{expected:?} in\n{}", doctor.1);
     }
 }
+
+/// A warning that cannot be written must not end the task that gives it: the run would wait for that task forever.
+#[test]
+fn a_run_goes_on_when_nobody_reads_its_messages() {
+    let bench = Bench::new();
+    let manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: unread}\nspec:\n  restartPolicy: Never\n  containers:\n  - {name: app, image: 'IMAGE', command: [sh, -c, 'exit 7']}\n";
+    let case = bench.case("unread", manifest);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let ended = Command::new(env!("CARGO_BIN_EXE_outrigger"))
+        .args(["run", "--log", "debug", "--timeout", "60s", "--state-dir"])
+        .arg(bench.path("state"))
+        .arg(bench.path(&case.file))
+        .env_remove("OUTRIGGER_STATE_DIR")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(writer)
+        .status();
+    assert_eq!(ended.expect("the binary runs").code(), Some(7));
+}
