@@ -5,24 +5,41 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_lifecycle::{Phase, StopCause, changes};
+use outrigger_lifecycle::{CannotUpdate, Phase, StopCause, changes};
 use outrigger_runtime::{Runtime, SandboxId};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument as _;
 
-use crate::cause::SandboxFailure;
+use crate::cause::SandboxError;
 use crate::clock::Clock;
 use crate::event::{Emitter, EndCause, Events, PodEventKind, PodResult, Scope, Snapshot, Subscribers};
 use crate::fields::Host;
 use crate::log::LogFollower;
 use crate::options::{AgentOptions, Durability, LogLines, NewPod, StatusUpdates};
-use crate::pod::{PodContext, PreparedPod};
+use crate::pod::{PodContext, PodError, PreparedPod};
 use crate::state::{Latest, PodState, StopRequest};
 use crate::store::{Found, PodStore, SavedPod, Store};
 use crate::tasks::Task;
 use crate::uid::PodUid;
 use crate::volumes::remove_tree;
-use crate::worker::{PodOrder, Worker, WorkerOptions, remove_pod};
+use crate::worker::{PodOrder, RestartReply, Worker, WorkerOptions, remove_pod};
+
+/// Why the agent cannot add or change a pod.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Another pod has this UID.
+    #[error("there is a pod with the UID {0} already")]
+    Exists(PodUid),
+    /// No pod has this UID.
+    #[error("there is no pod with the UID {0}")]
+    NotFound(PodUid),
+    /// The state of an ended pod was lost.
+    #[error("nothing is left of the pod")]
+    NothingLeft,
+    /// The change requires a new pod.
+    #[error(transparent)]
+    CannotUpdate(#[from] CannotUpdate),
+}
 
 /// Runs pods, each with its own worker. Cheap to clone; workers end when the last clone is dropped.
 pub struct Agent<R>(Arc<Inner<R>>);
@@ -189,7 +206,7 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns the reason if the pod cannot be run.
-    pub fn prepare(&self, pod: NewPod) -> Result<PreparedPod, String> {
+    pub fn prepare(&self, pod: NewPod) -> Result<PreparedPod, PodError> {
         PreparedPod::new(pod, self.0.host.clone(), &self.0.options.state_dir)
     }
 
@@ -197,20 +214,20 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns the reason if it cannot be created; retrying is unlikely to help.
-    pub fn check(&self, pod: &PreparedPod) -> Result<(), SandboxFailure> {
+    pub fn check(&self, pod: &PreparedPod) -> Result<(), SandboxError> {
         let checked = self.0.runtime.check_sandbox(&pod.context.sandbox_spec()?);
-        checked.map_err(|error| SandboxFailure::new(&error, pod.context.spec()))
+        checked.map_err(|error| SandboxError::runtime(error, pod.context.spec()))
     }
 
     /// Runs a pod, or resumes it if another process started it.
     ///
     /// # Errors
     /// Returns the reason if the pod cannot be run.
-    pub fn add(&self, pod: PreparedPod) -> Result<Arc<PodContext>, String> {
+    pub fn add(&self, pod: PreparedPod) -> Result<Arc<PodContext>, AgentError> {
         let inner = &*self.0;
         let uid = pod.context.uid().clone();
         if self.state(&uid).is_some_and(|state| !state.over) {
-            return Err(format!("there is a pod with the UID {uid} already"));
+            return Err(AgentError::Exists(uid));
         }
         let found = self.find(&pod.context);
         let PreparedPod { context: wanted, group, status, on_failure } = pod;
@@ -296,12 +313,12 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns an error if no readable state is left.
-    pub fn add_finished(&self, pod: PreparedPod) -> Result<Arc<PodContext>, String> {
+    pub fn add_finished(&self, pod: PreparedPod) -> Result<Arc<PodContext>, AgentError> {
         let (found, started) = match self.find(&pod.context) {
             Left::State(found, started) => (found, started),
             Left::ShutDown(found) => (found, None),
             Left::Nothing | Left::Damaged | Left::ShuttingDown(..) => {
-                return Err("nothing is left of the pod".to_owned());
+                return Err(AgentError::NothingLeft);
             }
         };
         let uid = pod.context.uid().clone();
@@ -380,11 +397,11 @@ impl<R: Runtime> Agent<R> {
     ///
     /// # Errors
     /// Returns the reason if the agent has no such pod or the change requires a new pod.
-    pub fn update(&self, pod: PreparedPod) -> Result<(), String> {
+    pub fn update(&self, pod: PreparedPod) -> Result<(), AgentError> {
         let mut members = self.members();
         let uid = pod.context.uid();
-        let member = members.get_mut(uid).ok_or_else(|| format!("there is no pod with the UID {uid}"))?;
-        changes(member.context.plan(), pod.context.plan()).map_err(|e| e.to_string())?;
+        let member = members.get_mut(uid).ok_or_else(|| AgentError::NotFound(uid.clone()))?;
+        changes(member.context.plan(), pod.context.plan())?;
         let context = Arc::new(pod.context.with_logs_of(&member.context));
         member.context = context.clone();
         // Fails only if the worker has ended; then there is nothing to update.
@@ -392,14 +409,9 @@ impl<R: Runtime> Agent<R> {
         Ok(())
     }
 
-    /// Restarts one container of a pod, or all of them in order. The result is sent to `reply`, which is
-    /// dropped if the pod does not exist or has ended.
-    pub fn restart(
-        &self,
-        uid: &PodUid,
-        container: Option<usize>,
-        reply: oneshot::Sender<Result<(), String>>,
-    ) {
+    /// Restarts one container of a pod, or all of them in order. `reply` takes the result. It is dropped if the
+    /// pod does not exist or has ended.
+    pub fn restart(&self, uid: &PodUid, container: Option<usize>, reply: RestartReply) {
         if let Some(member) = self.members().get(uid) {
             let _ = member.orders.send(PodOrder::Restart { container, reply });
         }

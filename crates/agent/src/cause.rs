@@ -7,6 +7,10 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, Sysctl};
 use outrigger_lifecycle::{SandboxCause, StartCause};
 use outrigger_runtime::{RuntimeError, UserFault};
 
+use crate::reference::ReferenceError;
+use crate::security::SecurityError;
+use crate::volumes::{MountError, VolumeError};
+
 /// Why the sandbox of a pod with these sysctls cannot be created; `None` if only the error text is known.
 fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> {
     match error {
@@ -78,49 +82,94 @@ fn is_inside_volume(container: &Container, path: &Path) -> bool {
     mount_points(container).any(|at| path.starts_with(&at) && path != at)
 }
 
-/// Why it cannot be said how a container is to be made.
-#[derive(Debug)]
-pub(crate) struct SpecFault {
-    /// Human-readable message.
-    pub(crate) message: String,
-    /// Machine-readable cause, if known.
-    pub(crate) cause: Option<StartCause>,
+/// Why the spec of a container cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpecError {
+    /// Its environment refers to something that does not exist.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// It wants a block device as a device.
+    #[error("volumeDevices are not supported; mount the device with a hostPath volume")]
+    VolumeDevices,
+    /// A volume cannot be mounted.
+    #[error("volumeMounts[{index}] ({path}): {source}")]
+    Mount { index: usize, path: String, source: MountError },
+    /// Its log directory or termination message cannot be created.
+    #[error("cannot write below {}: {source}", dir.display())]
+    Files { dir: PathBuf, source: io::Error },
+    /// Its security context or its resources are invalid.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
 }
 
-impl SpecFault {
-    /// Something that the container refers to does not exist.
-    pub(crate) fn reference(message: String) -> Self {
-        SpecFault { message, cause: Some(StartCause::BadReference) }
-    }
-}
-
-impl From<String> for SpecFault {
-    fn from(message: String) -> Self {
-        SpecFault { message, cause: None }
+impl SpecError {
+    /// The cause for the engine and for hints, if one is known.
+    pub(crate) fn cause(&self) -> Option<StartCause> {
+        match self {
+            SpecError::Reference(_) => Some(StartCause::BadReference),
+            SpecError::VolumeDevices => Some(StartCause::Unsupported),
+            SpecError::Mount { source, .. } => source.cause(),
+            SpecError::Files { .. } | SpecError::Security(_) => None,
+        }
     }
 }
 
 /// Why a pod's sandbox, or its volumes and files, could not be created.
-#[derive(Debug)]
-pub struct SandboxFailure {
-    /// Human-readable message.
-    pub message: String,
-    /// Machine-readable cause, if known.
-    pub cause: Option<SandboxCause>,
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The runtime could not create the sandbox.
+    #[error("{source}")]
+    Runtime {
+        /// What it answered.
+        source: RuntimeError,
+        /// What that means for this pod, if it is known.
+        cause: Option<SandboxCause>,
+    },
+    /// A volume could not be created.
+    #[error("volume {name:?}: {source}")]
+    Volume {
+        /// Its place in the pod.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// What failed.
+        source: VolumeError,
+    },
+    /// `/etc/hosts` and the like could not be written.
+    #[error("cannot write the pod's files below {}: {source}", dir.display())]
+    Files {
+        /// The directory of the pod.
+        dir: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The resources of the pod are invalid.
+    #[error(transparent)]
+    Resources(#[from] SecurityError),
+    /// The task that creates volumes ended early.
+    #[error(transparent)]
+    Task(#[from] tokio::task::JoinError),
 }
 
-impl SandboxFailure {
+impl SandboxError {
     /// The runtime could not create the sandbox of this pod.
-    pub(crate) fn new(error: &RuntimeError, pod: &PodSpec) -> Self {
+    pub(crate) fn runtime(source: RuntimeError, pod: &PodSpec) -> Self {
         let sysctls = pod.security_context.as_ref().and_then(|context| context.sysctls.as_deref());
-        let cause = of_sandbox(error, sysctls.unwrap_or_default());
-        SandboxFailure { message: error.to_string(), cause }
+        let cause = of_sandbox(&source, sysctls.unwrap_or_default());
+        SandboxError::Runtime { source, cause }
     }
-}
 
-impl From<String> for SandboxFailure {
-    fn from(message: String) -> Self {
-        SandboxFailure { message, cause: None }
+    pub(crate) fn volume(index: usize, name: &str, source: VolumeError) -> Self {
+        SandboxError::Volume { index, name: name.to_owned(), source }
+    }
+
+    /// The cause for the engine and for hints, if one is known.
+    pub fn cause(&self) -> Option<SandboxCause> {
+        match self {
+            SandboxError::Runtime { cause, .. } => *cause,
+            SandboxError::Volume { index, source, .. } => Some(source.cause(*index)),
+            SandboxError::Files { .. } | SandboxError::Resources(_) | SandboxError::Task(_) => None,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use outrigger_lifecycle::is_launch_barrier;
 
 use crate::expand::expand;
 use crate::fields::Fields;
+use crate::reference::ReferenceError;
 
 /// Variables in the order they were first set; a later value replaces an earlier one.
 #[derive(Debug, Default)]
@@ -53,7 +54,7 @@ impl Environment<'_> {
 
     /// The command line and environment of a container. The error is the message of a
     /// `CreateContainerConfigError`.
-    pub(crate) fn command_line(&self, container: &Container) -> Result<CommandLine, String> {
+    pub(crate) fn command_line(&self, container: &Container) -> Result<CommandLine, ReferenceError> {
         let variables = self.variables(container)?;
         let all = |words: &Option<Vec<String>>| {
             words
@@ -68,7 +69,7 @@ impl Environment<'_> {
         })
     }
 
-    fn variables(&self, container: &Container) -> Result<Variables, String> {
+    fn variables(&self, container: &Container) -> Result<Variables, ReferenceError> {
         let mut variables = Variables::default();
         for from in container.env_from.iter().flatten() {
             let prefix = from.prefix.as_deref().unwrap_or("");
@@ -114,7 +115,11 @@ impl Environment<'_> {
         Ok(variables)
     }
 
-    fn value_from(&self, container: &Container, from: &EnvVarSource) -> Result<Option<String>, String> {
+    fn value_from(
+        &self,
+        container: &Container,
+        from: &EnvVarSource,
+    ) -> Result<Option<String>, ReferenceError> {
         if let Some(field) = &from.field_ref {
             return self.fields.field(&field.field_path).map(Some);
         }
@@ -124,7 +129,7 @@ impl Environment<'_> {
                     .containers
                     .iter()
                     .find(|c| c.name == name)
-                    .ok_or_else(|| format!("container {name:?} of a resourceFieldRef does not exist"))?,
+                    .ok_or_else(|| ReferenceError::Container(name.to_owned()))?,
                 _ => container,
             };
             return self.fields.resource(of, resource).map(Some);
@@ -154,7 +159,7 @@ impl Environment<'_> {
             };
         }
         if from.file_key_ref.is_some() {
-            return Err("valueFrom.fileKeyRef is not supported; write the value into a ConfigMap".into());
+            return Err(ReferenceError::FileKeyRef);
         }
         Ok(Some(String::new()))
     }
@@ -169,13 +174,18 @@ impl Environment<'_> {
         self.objects.secrets.get(&key)
     }
 
-    fn no_key(&self, kind: &str, name: &str, key: &str) -> String {
-        format!("couldn't find key {key} in {kind} {}/{name}", self.namespace())
+    fn no_key(&self, kind: &'static str, name: &str, key: &str) -> ReferenceError {
+        ReferenceError::VariableKey {
+            kind,
+            namespace: self.namespace().to_owned(),
+            name: name.to_owned(),
+            key: key.to_owned(),
+        }
     }
 }
 
-fn missing(kind: &str, name: &str) -> String {
-    format!("{kind} {name:?} not found; add it to the manifest")
+fn missing(kind: &'static str, name: &str) -> ReferenceError {
+    ReferenceError::Object { kind, name: name.to_owned() }
 }
 
 /// Any printable ASCII character except `=`.
@@ -216,7 +226,7 @@ mod tests {
         objects
     }
 
-    fn make(container: serde_json::Value) -> Result<CommandLine, String> {
+    fn make(container: serde_json::Value) -> Result<CommandLine, ReferenceError> {
         let container: Container = serde_json::from_value(container).unwrap();
         let pod = Pod::default();
         let (host, objects) = (host(), objects());
@@ -294,7 +304,9 @@ mod tests {
         for (source, expected) in table {
             let got = make(from(source.clone()));
             match expected {
-                Some(text) => assert!(got.clone().unwrap_err().starts_with(text), "{source}: {got:?}"),
+                Some(text) => {
+                    assert!(got.clone().unwrap_err().to_string().starts_with(text), "{source}: {got:?}")
+                }
                 None => assert_eq!(value(&got.unwrap(), "V"), None, "{source}"),
             }
         }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::quantity;
+use crate::reference::ReferenceError;
 
 /// The source of a pod's fields.
 #[derive(Debug, Clone, Copy)]
@@ -64,13 +65,13 @@ fn memory_bytes() -> Option<u64> {
 
 impl Fields<'_> {
     /// The value of a field path.
-    pub(crate) fn field(&self, path: &str) -> Result<String, String> {
+    pub(crate) fn field(&self, path: &str) -> Result<String, ReferenceError> {
         let meta = &self.pod.metadata;
         if let Some((map, key)) = subscript(path) {
             let map = match map {
                 "metadata.labels" => &meta.labels,
                 "metadata.annotations" => &meta.annotations,
-                _ => return Err(unsupported(path)),
+                _ => return Err(ReferenceError::Field(path.to_owned())),
             };
             return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
         }
@@ -90,7 +91,7 @@ impl Fields<'_> {
             "status.hostIP" | "status.hostIPs" => self.host.ip.map(|ip| ip.to_string()).unwrap_or_default(),
             "status.podIP" => self.pod_ips.first().map(ToString::to_string).unwrap_or_default(),
             "status.podIPs" => self.pod_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
-            _ => return Err(unsupported(path)),
+            _ => return Err(ReferenceError::Field(path.to_owned())),
         })
     }
 
@@ -99,18 +100,14 @@ impl Fields<'_> {
         &self,
         container: &Container,
         selector: &ResourceFieldSelector,
-    ) -> Result<String, String> {
+    ) -> Result<String, ReferenceError> {
         let resource = selector.resource.as_str();
         let resources = container.resources.as_ref();
         let (kind, name) = resource.split_once('.').unwrap_or((resource, ""));
         let list = match kind {
             "limits" => resources.and_then(|r| r.limits.as_ref()),
             "requests" => resources.and_then(|r| r.requests.as_ref()),
-            _ => {
-                return Err(format!(
-                    "resource {resource:?} is not known; use `limits.cpu`, `requests.memory` …"
-                ));
-            }
+            _ => return Err(ReferenceError::ResourceKind(resource.to_owned())),
         };
         let written: Option<&Quantity> = list.and_then(|l| l.get(name));
         let divisor = selector.divisor.as_ref().filter(|d| !matches!(quantity::milli_value(d), Ok(0)));
@@ -128,15 +125,11 @@ impl Fields<'_> {
             (None, "memory") if kind == "limits" => self.host.memory_bytes,
             (None, "memory" | "ephemeral-storage") => 0,
             (None, _) if name.starts_with("hugepages-") => 0,
-            _ => return Err(format!("resource {resource:?} is not known")),
+            _ => return Err(ReferenceError::Resource(resource.to_owned())),
         };
         let by = divisor.map_or(Ok(1), quantity::value)?;
         Ok(bytes.div_ceil(by).to_string())
     }
-}
-
-fn unsupported(path: &str) -> String {
-    format!("field {path:?} cannot be referred to; see the fields of the downward API")
 }
 
 /// Splits `metadata.labels['key']` into (`metadata.labels`, `key`).

@@ -1,12 +1,13 @@
 //! One run of a lifecycle hook.
 
+use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
-use outrigger_runtime::{ContainerId, ExecRequest, Runtime};
+use outrigger_runtime::{ContainerId, ExecRequest, Runtime, RuntimeError};
 
-use crate::net::http::{Get, NoAnswer};
-use crate::net::{Reach, brief, port};
+use crate::net::http::{Get, NoAnswer, RequestError};
+use crate::net::{PortError, Reach, brief, port};
 use crate::text::excerpt;
 
 /// Maximum number of output bytes kept.
@@ -16,6 +17,61 @@ const OUTPUT_MAX: usize = 1 << 10;
 const LIMIT_DEFAULT: Duration = Duration::from_secs(24 * 60 * 60);
 
 const USER_AGENT: &str = "kube-lifecycle/1.36";
+
+/// Why a hook failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// The grace period is over.
+    #[error("no time left in the grace period")]
+    NoTimeLeft,
+    /// Its request is invalid.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Its port does not exist.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// Nothing accepts connections at its port.
+    #[error("port {port}: {}", brief(source))]
+    Connect {
+        /// The port.
+        port: u16,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The server answered with an error.
+    #[error("{request} answered {status}")]
+    Status {
+        /// `GET :8080/path`.
+        request: String,
+        /// At least 400.
+        status: u16,
+    },
+    /// The server did not answer.
+    #[error("{request}: {detail}")]
+    NoAnswer {
+        /// `GET :8080/path`.
+        request: String,
+        /// What happened instead.
+        detail: String,
+    },
+    /// Its command failed.
+    #[error("exit code {code}{}", output.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
+    ExitCode {
+        /// Not zero.
+        code: i32,
+        /// The beginning of what the command wrote.
+        output: Option<String>,
+    },
+    /// It took too long.
+    #[error("timed out after {0:?}")]
+    TimedOut(Duration),
+    /// It says nothing to do.
+    #[error("the hook has no handler; give it exec, httpGet or sleep")]
+    NoHandler,
+    /// The runtime cannot execute its command.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
 
 /// The result of a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,8 +83,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn failed(error: String) -> Self {
-        Ended { error: Some(error), output: String::new() }
+    fn failed(error: &HookError) -> Self {
+        Ended { error: Some(error.to_string()), output: String::new() }
     }
 }
 
@@ -42,15 +98,17 @@ pub(crate) async fn run<R: Runtime>(
     limit: Option<Duration>,
 ) -> Ended {
     if limit == Some(Duration::ZERO) {
-        return Ended::failed("no time left in the grace period".into());
+        return Ended::failed(&HookError::NoTimeLeft);
     }
     let wait = limit.unwrap_or(LIMIT_DEFAULT);
     if let Some(exec) = &handler.exec {
         let command = exec.command.clone().unwrap_or_default();
         return command_hook(runtime, id, command, limit).await;
     }
-    let error = outside(container, handler, reach, wait).await;
-    Ended { error, output: String::new() }
+    match outside(container, handler, reach, wait).await {
+        Ok(()) => Ended::default(),
+        Err(error) => Ended::failed(&error),
+    }
 }
 
 /// Runs an HTTP, TCP or sleep hook from this process against a pod's address.
@@ -62,37 +120,30 @@ pub async fn hook_from_here(
     handler: &LifecycleHandler,
     ip: std::net::IpAddr,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), HookError> {
     let reach = Reach { netns: None, ip };
-    outside(container, handler, &reach, limit).await.map_or(Ok(()), Err)
+    outside(container, handler, &reach, limit).await
 }
 
-/// Runs a hook that is not a command and returns its error.
+/// Runs a hook that is not a command.
 async fn outside(
     container: &Container,
     handler: &LifecycleHandler,
     reach: &Reach,
     wait: Duration,
-) -> Option<String> {
+) -> Result<(), HookError> {
     if let Some(action) = &handler.http_get {
-        match Get::new(container, action, USER_AGENT) {
-            Ok(get) => http_hook(&get, reach, wait).await,
-            Err(e) => Some(e),
-        }
+        http_hook(&Get::new(container, action, USER_AGENT)?, reach, wait).await
     } else if let Some(action) = &handler.tcp_socket {
-        match port(container, &action.port) {
-            Ok(port) => match reach.connect(action.host.as_deref(), port, wait).await {
-                Ok(_) => None,
-                Err(e) => Some(format!("port {port}: {}", brief(&e))),
-            },
-            Err(e) => Some(e),
-        }
+        let port = port(container, &action.port)?;
+        let connected = reach.connect(action.host.as_deref(), port, wait).await;
+        connected.map(drop).map_err(|source| HookError::Connect { port, source })
     } else if let Some(sleep) = &handler.sleep {
         let time = Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0));
         tokio::time::sleep(time.min(wait)).await;
-        (time > wait).then(|| format!("timed out after {wait:?}"))
+        if time > wait { Err(HookError::TimedOut(wait)) } else { Ok(()) }
     } else {
-        Some("the hook has no handler; give it exec, httpGet or sleep".into())
+        Err(HookError::NoHandler)
     }
 }
 
@@ -107,23 +158,27 @@ async fn command_hook<R: Runtime>(
         Ok(done) => {
             let error = match (done.code, excerpt(&done.output)) {
                 (Some(0), _) => None,
-                (Some(code), Some(text)) => Some(format!("exit code {code}: {text}")),
-                (Some(code), None) => Some(format!("exit code {code}")),
-                (None, _) => Some(format!("timed out after {:?}", limit.unwrap_or_default())),
+                (Some(code), output) => Some(HookError::ExitCode { code, output }),
+                (None, _) => Some(HookError::TimedOut(limit.unwrap_or_default())),
             };
+            let error = error.map(|error| error.to_string());
             Ended { error, output: String::from_utf8_lossy(&done.output).into_owned() }
         }
-        Err(e) => Ended::failed(e.to_string()),
+        Err(e) => Ended::failed(&e.into()),
     }
 }
 
 /// A status of 400 or above is a failure (G-42; differs: docs/internals/differences.md).
-async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Option<String> {
+async fn http_hook(get: &Get, reach: &Reach, limit: Duration) -> Result<(), HookError> {
     match get.send(reach, limit).await {
-        Ok(answer) if answer.status >= 400 => Some(format!("{} answered {}", get.shown(), answer.status)),
-        Ok(_) => None,
-        Err(NoAnswer::Question(e)) => Some(e),
-        Err(NoAnswer::Silence(silence)) => Some(format!("{}: {}", get.shown(), silence.text)),
+        Ok(answer) if answer.status >= 400 => {
+            Err(HookError::Status { request: get.shown(), status: answer.status })
+        }
+        Ok(_) => Ok(()),
+        Err(NoAnswer::Request(e)) => Err(e.into()),
+        Err(NoAnswer::Silence(silence)) => {
+            Err(HookError::NoAnswer { request: get.shown(), detail: silence.text })
+        }
     }
 }
 

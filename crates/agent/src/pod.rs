@@ -18,12 +18,13 @@ use outrigger_runtime::{
     SandboxId, SandboxSpec,
 };
 
-use crate::cause::{SandboxFailure, SpecFault};
+use crate::cause::{SandboxError, SpecError};
 use crate::env::Environment;
 use crate::fields::{Fields, Host};
-use crate::net::Reach;
+use crate::net::{PortError, Reach};
 use crate::options::{NewPod, OnFailure, PodOptions, StatusUpdates};
 use crate::podfiles::{PodFiles, hostname};
+use crate::security::SecurityError;
 use crate::uid::PodUid;
 use crate::volumes::{self, Source, Volumes};
 use crate::{message, security, userns};
@@ -66,6 +67,17 @@ pub struct PodContext {
     stop: StopPlan,
 }
 
+/// Why a pod cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum PodError {
+    /// The plan is that of another pod.
+    #[error("the plan names containers the pod does not have")]
+    Plan,
+    /// A port of the host is invalid.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
 /// A pod that can be run. [`crate::Agent::prepare`] makes it; it is then checked, added, or applied as an update.
 #[derive(Debug)]
 pub struct PreparedPod {
@@ -76,7 +88,7 @@ pub struct PreparedPod {
 }
 
 impl PreparedPod {
-    pub(crate) fn new(pod: NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, String> {
+    pub(crate) fn new(pod: NewPod, host: Arc<Host>, state_dir: &Path) -> Result<Self, PodError> {
         let NewPod { uid, group, input, plan, companions, options, status, on_failure } = pod;
         let context = PodContext::new(uid, input, plan, companions, options, host, state_dir)?;
         Ok(PreparedPod { context, group, status, on_failure })
@@ -112,13 +124,13 @@ impl PodContext {
         options: Arc<PodOptions>,
         host: Arc<Host>,
         state_dir: &Path,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, PodError> {
         let PodInput { pod, lifecycle_types } = input;
         let default = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&default);
         let containers: Option<Vec<Container>> =
             plan.containers.iter().map(|c| container_at(spec, c.place.list, c.place.index)).collect();
-        let containers = containers.ok_or("the plan names containers the pod does not have")?;
+        let containers = containers.ok_or(PodError::Plan)?;
         let network = match spec.host_network {
             Some(true) => NetworkMode::Host,
             _ => options.network,
@@ -160,7 +172,7 @@ impl PodContext {
     }
 
     /// The same pod with another plan: the one it was started with.
-    pub(crate) fn with_plan(&self, plan: Plan) -> Result<Self, String> {
+    pub(crate) fn with_plan(&self, plan: Plan) -> Result<Self, PodError> {
         let input = PodInput { pod: self.pod.clone(), lifecycle_types: self.lifecycle_types.clone() };
         let (companions, options) = (self.companions.clone(), self.options.clone());
         let (uid, host) = (self.uid.clone(), self.host.clone());
@@ -235,7 +247,7 @@ impl PodContext {
     }
 
     /// The spec of the pod's sandbox.
-    pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, String> {
+    pub(crate) fn sandbox_spec(&self) -> Result<SandboxSpec, SecurityError> {
         let spec = self.spec();
         let context = spec.security_context.as_ref();
         let sysctls = context.and_then(|c| c.sysctls.as_deref()).unwrap_or(&[]);
@@ -293,17 +305,17 @@ impl PodContext {
     }
 
     /// Creates volumes and files for a sandbox.
-    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxFailure> {
+    pub(crate) fn prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxError> {
         self.address(&mut sandbox);
         let volumes = Volumes::set_up(&self.volume_source(&sandbox.ips))?;
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
-            .map_err(|e| format!("cannot write the pod's files below {}: {e}", self.dir.display()))?;
+            .map_err(|source| SandboxError::Files { dir: self.dir.clone(), source })?;
         Ok(PodSandbox { reach: Reach::of(&sandbox), sandbox, volumes, files })
     }
 
     /// Finds the volumes and files created by another process. Containers use them, so they are not changed.
-    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxFailure> {
+    pub(crate) fn find_prepared(&self, mut sandbox: Sandbox) -> Result<PodSandbox, SandboxError> {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
         let files = PodFiles::found(&self.dir.join("etc"));
@@ -441,7 +453,7 @@ impl PodContext {
         id: ContainerId,
         image: Image,
         prepared: &PodSandbox,
-    ) -> Result<ContainerSpec, SpecFault> {
+    ) -> Result<ContainerSpec, SpecError> {
         let index = container;
         let container = &self.containers[index];
         let spec = self.spec();
@@ -451,13 +463,12 @@ impl PodContext {
             objects: &self.companions,
             containers: &self.containers,
         }
-        .command_line(container)
-        .map_err(SpecFault::reference)?;
+        .command_line(container)?;
         let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         let mut mounts = prepared.files.mounts(container);
         let own = prepared.volumes.mounts(container, variable)?;
         let message = self.make_traces(index, attempt, &own);
-        mounts.extend(message.map_err(|e| format!("cannot write below {}: {e}", self.dir.display()))?);
+        mounts.extend(message.map_err(|source| SpecError::Files { dir: self.dir.clone(), source })?);
         mounts.extend(own);
         // A mount must not hide a nested one.
         mounts.sort_by_key(|m| m.target.components().count());
@@ -581,18 +592,18 @@ fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
 /// The ports of the host that containers ask for.
 ///
 /// # Errors
-/// A port or an address is none.
+/// Returns an error if a port or an address is invalid.
 pub fn host_ports<'a>(
     containers: impl IntoIterator<Item = &'a Container>,
-) -> Result<Vec<PublishedPort>, String> {
+) -> Result<Vec<PublishedPort>, PortError> {
     let mut out = Vec::new();
     for port in containers.into_iter().flat_map(|c| c.ports.iter().flatten()) {
         let Some(host_port) = port.host_port.filter(|p| *p > 0) else {
             continue;
         };
-        let number = |n: i32| u16::try_from(n).map_err(|_| format!("{n} is not a port"));
+        let number = |n: i32| u16::try_from(n).map_err(|_| PortError::Number(n));
         let ip: IpAddr = match port.host_ip.as_deref().filter(|ip| !ip.is_empty()) {
-            Some(ip) => ip.parse().map_err(|_| format!("hostIP {ip:?} is not an address"))?,
+            Some(ip) => ip.parse().map_err(|_| PortError::HostIp(ip.to_owned()))?,
             None => Ipv4Addr::UNSPECIFIED.into(),
         };
         out.push(PublishedPort {

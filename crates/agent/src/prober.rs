@@ -63,13 +63,13 @@ async fn once<R: Runtime>(
     if let Some(action) = &probe.http_get {
         return match Get::new(container, action, USER_AGENT) {
             Ok(get) => http_attempt(&get, reach, timeout).await,
-            Err(e) => error(e),
+            Err(e) => error(e.to_string()),
         };
     }
     if let Some(action) = &probe.tcp_socket {
         let port = match port(container, &action.port) {
             Ok(port) => port,
-            Err(e) => return error(e),
+            Err(e) => return error(e.to_string()),
         };
         let connect = reach.connect(action.host.as_deref(), port, timeout);
         return match tokio::time::timeout(timeout, connect).await {
@@ -125,7 +125,7 @@ async fn http_attempt(get: &Get, reach: &Reach, timeout: Duration) -> Seen {
             (None, 200..400) => success(),
             (None, status) => failure(ProbeCause::BadAnswer, format!("{} answered {status}", get.shown())),
         },
-        Err(NoAnswer::Question(e)) => error(e),
+        Err(NoAnswer::Request(e)) => error(e.to_string()),
         Err(NoAnswer::Silence(silence)) => {
             failure(silence.cause, format!("{}: {}", get.shown(), silence.text))
         }

@@ -4,10 +4,41 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, PodSpec, ResourceRequirements, SeccompProfile};
-use outrigger_lifecycle::{app_armor_profile, selinux_options};
+use outrigger_lifecycle::{QuantityError, app_armor_profile, selinux_options};
 use outrigger_runtime::{AppArmor, Identity, Resources, Seccomp, SelinuxLabel};
 
 use crate::quantity;
+
+/// What is wrong with a `securityContext` or with `resources`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecurityError {
+    /// A group has a number that Linux does not have.
+    #[error("group id {0} is out of range")]
+    Group(i64),
+    /// An unknown `supplementalGroupsPolicy`.
+    #[error("supplementalGroupsPolicy {0:?} is not known; use Merge or Strict")]
+    GroupsPolicy(String),
+    /// The type of an AppArmor profile is unknown, or does not go with its name.
+    #[error("appArmorProfile of type {kind:?} with localhostProfile {name:?} is not valid")]
+    AppArmor {
+        /// `type`.
+        kind: String,
+        /// `localhostProfile`.
+        name: Option<String>,
+    },
+    /// The name of a seccomp profile leads out of the directory of profiles.
+    #[error("localhostProfile {0:?} must be a relative path without `..`")]
+    SeccompPath(String),
+    /// There is no seccomp profile at this path.
+    #[error("seccomp profile {} does not exist", .0.display())]
+    NoSeccompProfile(PathBuf),
+    /// An unknown type of a seccomp profile.
+    #[error("seccompProfile.type {0:?} is not known; use RuntimeDefault, Unconfined or Localhost")]
+    SeccompType(String),
+    /// A limit or a request is invalid.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+}
 
 /// Directory of `localhostProfile` files, below the state directory.
 const SECCOMP_DIR: &str = "seccomp";
@@ -18,7 +49,7 @@ pub(crate) fn identity(
     spec: &PodSpec,
     container: &Container,
     state_dir: &Path,
-) -> Result<Identity, String> {
+) -> Result<Identity, SecurityError> {
     let pod = spec.security_context.as_ref();
     let own = container.security_context.as_ref();
     let privileged = privileged(container);
@@ -29,7 +60,7 @@ pub(crate) fn identity(
     let pod_groups = pod.and_then(|p| p.supplemental_groups.as_deref()).unwrap_or(&[]);
     let fs_group = pod.and_then(|p| p.fs_group);
     for group in pod_groups.iter().copied().chain(fs_group) {
-        let group = u32::try_from(group).map_err(|_| format!("group id {group} is out of range"))?;
+        let group = u32::try_from(group).map_err(|_| SecurityError::Group(group))?;
         if !groups.contains(&group) {
             groups.push(group);
         }
@@ -45,9 +76,7 @@ pub(crate) fn identity(
         strict_groups: match pod.and_then(|p| p.supplemental_groups_policy.as_deref()) {
             None | Some("Merge") => false,
             Some("Strict") => true,
-            Some(other) => {
-                return Err(format!("supplementalGroupsPolicy {other:?} is not known; use Merge or Strict"));
-            }
+            Some(other) => return Err(SecurityError::GroupsPolicy(other.to_owned())),
         },
         add_capabilities: added_capabilities(container),
         drop_capabilities: names(capabilities.and_then(|c| c.drop.as_deref())),
@@ -70,14 +99,12 @@ pub(crate) fn identity(
 ///
 /// # Errors
 /// Returns an error if the profile is invalid.
-pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, String> {
+pub fn app_armor(profile: &AppArmorProfile) -> Result<AppArmor, SecurityError> {
     match (profile.type_.as_str(), profile.localhost_profile.as_deref()) {
         ("RuntimeDefault", None) => Ok(AppArmor::Default),
         ("Unconfined", None) => Ok(AppArmor::Unconfined),
         ("Localhost", Some(name)) if !name.is_empty() => Ok(AppArmor::Localhost(name.to_owned())),
-        (kind, name) => {
-            Err(format!("appArmorProfile of type {kind:?} with localhostProfile {name:?} is not valid"))
-        }
+        (kind, name) => Err(SecurityError::AppArmor { kind: kind.to_owned(), name: name.map(str::to_owned) }),
     }
 }
 
@@ -104,15 +131,19 @@ fn names(list: Option<&[String]>) -> Vec<String> {
 ///
 /// # Errors
 /// Returns an error if the name leads out of the profile directory.
-pub fn seccomp_profile_path(state_dir: &Path, name: &str) -> Result<PathBuf, String> {
+pub fn seccomp_profile_path(state_dir: &Path, name: &str) -> Result<PathBuf, SecurityError> {
     let inside = |p: &Path| p.components().all(|c| matches!(c, std::path::Component::Normal(_)));
     if name.is_empty() || !inside(Path::new(name)) {
-        return Err(format!("localhostProfile {name:?} must be a relative path without `..`"));
+        return Err(SecurityError::SeccompPath(name.to_owned()));
     }
     Ok(state_dir.join(SECCOMP_DIR).join(name))
 }
 
-fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path) -> Result<Seccomp, String> {
+fn seccomp(
+    profile: Option<&SeccompProfile>,
+    privileged: bool,
+    state_dir: &Path,
+) -> Result<Seccomp, SecurityError> {
     if privileged {
         return Ok(Seccomp::Unconfined);
     }
@@ -126,12 +157,10 @@ fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, state_dir: &Path)
             let path = seccomp_profile_path(state_dir, profile.localhost_profile.as_deref().unwrap_or(""))?;
             match path.is_file() {
                 true => Ok(Seccomp::Localhost(path)),
-                false => Err(format!("seccomp profile {} does not exist", path.display())),
+                false => Err(SecurityError::NoSeccompProfile(path)),
             }
         }
-        other => Err(format!(
-            "seccompProfile.type {other:?} is not known; use RuntimeDefault, Unconfined or Localhost"
-        )),
+        other => Err(SecurityError::SeccompType(other.to_owned())),
     }
 }
 
@@ -149,7 +178,7 @@ pub(crate) fn mask_paths(container: &Container) -> bool {
 }
 
 /// Limits of a container or of a whole pod.
-pub(crate) fn resources(requirements: Option<&ResourceRequirements>) -> Result<Resources, String> {
+pub(crate) fn resources(requirements: Option<&ResourceRequirements>) -> Result<Resources, SecurityError> {
     let limit = |name: &str| requirements.and_then(|r| r.limits.as_ref()).and_then(|l| l.get(name));
     let request = |name: &str| requirements.and_then(|r| r.requests.as_ref()).and_then(|l| l.get(name));
     let some = |value: u64| (value > 0).then_some(value);
@@ -167,7 +196,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn both(pod: serde_json::Value, container: serde_json::Value) -> Result<Identity, String> {
+    fn both(pod: serde_json::Value, container: serde_json::Value) -> Result<Identity, SecurityError> {
         let spec: PodSpec =
             serde_json::from_value(json!({"containers": [], "securityContext": pod})).unwrap();
         let container: Container =

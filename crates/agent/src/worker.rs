@@ -36,6 +36,7 @@ use crate::tasks::Task;
 use crate::volumes::remove_tree;
 use tasks::{Instance, Report, Tasks};
 pub(crate) use update::PodOrder;
+pub use update::RestartReply;
 
 /// How long the end of a pod waits for a subscriber to read log lines.
 const READER_PATIENCE: Duration = Duration::from_secs(2);

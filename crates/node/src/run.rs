@@ -16,11 +16,11 @@ use outrigger_view::output::Output;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::control::{Listening, Order, PodRegistry, RunFacts, Runner, StopOf, listen};
+use crate::control::{Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
 use crate::outcome::exit_code;
 use crate::sinks::{Happened, Sinks};
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
-use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions};
+use crate::supervisor::{Afterwards, CheckError, Supervisor, SupervisorOptions};
 use crate::work::Work;
 use crate::workload::{Controller, Pods as _, controllers};
 
@@ -56,12 +56,12 @@ pub struct RunResult {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A pod of the manifest cannot be run at all.
-    #[error("pod {pod:?}: {detail}")]
+    #[error("pod {pod:?}: {source}")]
     Pod {
         /// The pod's name.
         pod: String,
         /// The reason.
-        detail: String,
+        source: CheckError,
     },
     /// A file cannot be written.
     #[error("cannot write {path}: {source}")]
@@ -135,7 +135,7 @@ pub async fn run<R: Runtime>(
     let supervisor = Supervisor::new(agent, supervised, sinks);
     let mut left_out = Vec::new();
     for pod in &pods {
-        let refused = |detail| RunError::Pod { pod: pod.manifest.name().to_owned(), detail };
+        let refused = |source| RunError::Pod { pod: pod.manifest.name().to_owned(), source };
         left_out.extend(supervisor.check(pod).map_err(refused)?);
     }
     left_out.dedup();
@@ -261,11 +261,10 @@ impl<R: Runtime> Foreground<R> {
             Order::Restart(order) => self.supervisor.restart(order),
             Order::Apply { reply, .. } => {
                 // The client may be gone.
-                let _ = reply
-                    .send(Err("this run is in the foreground; only a node can be changed".to_owned().into()));
+                let _ = reply.send(Err(OrderError::Foreground));
             }
             Order::Run { reply, .. } => {
-                let _ = reply.send(Err("this run takes no more pods; only a node does".to_owned().into()));
+                let _ = reply.send(Err(OrderError::NoMorePods));
             }
         }
     }

@@ -7,18 +7,34 @@ use std::time::Duration;
 use outrigger_agent::event::{EndCause, Events, Scope};
 use outrigger_agent::options::{NewPod, OnFailure, PodOptions, StatusUpdates};
 use outrigger_agent::state::StopRequest;
-use outrigger_agent::{Agent, PodContext, PodUid, SandboxFailure};
-use outrigger_lifecycle::Companions;
+use outrigger_agent::{Agent, PodContext, PodError, PodUid, SandboxError};
 use outrigger_lifecycle::trace::WorkloadRecord;
+use outrigger_lifecycle::{CannotRestart, Companions};
 use outrigger_runtime::Runtime;
 use outrigger_view::hint::Hints;
 use serde_json::Value;
 
-use crate::control::{OfRun, RestartOrder};
+use crate::control::{OfRun, OrderError, RestartOrder};
 use crate::sinks::{Happened, Member, Sinks, subject};
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
-use crate::workload::Pods;
+use crate::workload::{Pods, WorkloadError};
+
+/// Why a pod of a manifest cannot be run at all.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The pod is invalid.
+    #[error(transparent)]
+    Pod(#[from] PodError),
+    /// Its sandbox cannot be created on this machine.
+    #[error("{explained}")]
+    Sandbox {
+        /// What failed, with the line of the manifest and how to fix it.
+        explained: String,
+        /// What failed. It is not a source: the explanation contains it.
+        error: Box<SandboxError>,
+    },
+}
 
 /// What happens to a run's pods after they have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,12 +123,15 @@ impl<R: Runtime> Supervisor<R> {
 
     /// Checks whether a pod, as if it were the next one, can be run at all. Returns why it gets no user namespace although the run enables them, with
     /// a name for it and all similar pods.
-    pub(crate) fn check(&self, pod: &PlannedPod) -> Result<Option<(String, String)>, String> {
+    pub(crate) fn check(&self, pod: &PlannedPod) -> Result<Option<(String, String)>, CheckError> {
         let number = self.numbers.load(Ordering::Relaxed);
         let prepared = self.agent.prepare(self.new_pod(number, pod, StatusUpdates::Omitted))?;
         let context = prepared.context();
         let hints = self.sinks.hints.of(&pod.manifest.origin);
-        let failed = |SandboxFailure { message, cause }| hints.of_sandbox(subject(context), &message, cause);
+        let failed = |error: SandboxError| {
+            let explained = hints.of_sandbox(subject(context), &error.to_string(), error.cause());
+            CheckError::Sandbox { explained, error: Box::new(error) }
+        };
         self.agent.check(&prepared).map_err(failed)?;
         if !self.agent.runtime().gives_user_namespaces() {
             return Ok(None);
@@ -126,7 +145,12 @@ impl<R: Runtime> Supervisor<R> {
     }
 
     /// Runs a pod. The agent resumes it if another process has left its state.
-    fn run_pod(&mut self, number: usize, pod: &PlannedPod, status: StatusUpdates) -> Result<(), String> {
+    fn run_pod(
+        &mut self,
+        number: usize,
+        pod: &PlannedPod,
+        status: StatusUpdates,
+    ) -> Result<(), WorkloadError> {
         let context = self.agent.add(self.agent.prepare(self.new_pod(number, pod, status))?)?;
         self.join(number, &context, pod);
         let hints = self.sinks.hints.of(&pod.manifest.origin);
@@ -155,7 +179,11 @@ impl<R: Runtime> Supervisor<R> {
     /// dropped, which the client sees as an error.
     pub(crate) fn restart(&self, order: RestartOrder) {
         let RestartOrder { pod, container, reply } = order;
-        self.agent.restart(&pod_uid(&self.run, pod), container, reply);
+        let reply = move |result: Result<(), CannotRestart>| {
+            // The client may be gone.
+            let _ = reply.send(result.map_err(OrderError::from));
+        };
+        self.agent.restart(&pod_uid(&self.run, pod), container, Box::new(reply));
     }
 
     /// Replaces the companions and sources of future pods after the manifests have changed.
@@ -195,13 +223,13 @@ impl<R: Runtime> Supervisor<R> {
 }
 
 impl<R: Runtime> Pods for Supervisor<R> {
-    fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, String> {
+    fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, WorkloadError> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.run_pod(number, &pod, status)?;
         Ok(number)
     }
 
-    fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), String> {
+    fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), WorkloadError> {
         self.run_pod(number, &pod, status)?;
         // The only line about what was there before; what changes from now on is reported as always.
         self.sinks.output.note(&format!("{} is taken over from the node before", pod.manifest.name()));
@@ -211,8 +239,8 @@ impl<R: Runtime> Pods for Supervisor<R> {
     fn show(&mut self, number: usize, pod: PlannedPod) {
         let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
         // If no state is left, there is nothing to show.
-        let shown = self.agent.prepare(new).and_then(|prepared| self.agent.add_finished(prepared));
-        let Ok(context) = shown else { return };
+        let Ok(prepared) = self.agent.prepare(new) else { return };
+        let Ok(context) = self.agent.add_finished(prepared) else { return };
         self.join(number, &context, &pod);
         if let Some(snapshot) = self.agent.state(context.uid()).and_then(|state| state.snapshot) {
             self.sinks.registry.observe(number, snapshot.observation, snapshot.waits);
@@ -220,7 +248,7 @@ impl<R: Runtime> Pods for Supervisor<R> {
         self.sinks.registry.leave(number);
     }
 
-    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String> {
+    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), WorkloadError> {
         let new = self.new_pod(number, &pod, StatusUpdates::Omitted);
         let uid = new.uid.clone();
         self.agent.update(self.agent.prepare(new)?)?;

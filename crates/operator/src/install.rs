@@ -77,12 +77,42 @@ impl Default for Options {
     }
 }
 
+/// An option that the manifests cannot be made with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// The namespace is not a name, or YAML reads it as something else.
+    #[error(
+        "--namespace {0:?} cannot be used: use lower-case letters, digits and '-', at most 63, and not a number or truth value"
+    )]
+    Namespace(String),
+    /// The namespace has pods of its own.
+    #[error(
+        "--namespace {0:?} cannot be used: pods in the operator's namespace are not served; choose one of its own"
+    )]
+    SharedNamespace(String),
+    /// The image is not a reference.
+    #[error(
+        "--image {0:?} is not a reference to an image; write for example registry.example/outrigger:0.1.0"
+    )]
+    Image(String),
+    /// The agent cannot reach the socket.
+    #[error(
+        "--cri-endpoint {0:?} cannot be used: the agent sees sockets below /run; write for example unix:///run/containerd/containerd.sock"
+    )]
+    CriEndpoint(String),
+    /// The API server cannot call the address.
+    #[error(
+        "--webhook-url {0:?} is not an address the API server can call; write for example https://192.0.2.1:8443"
+    )]
+    WebhookUrl(String),
+}
+
 impl Options {
     /// Checks the values that go into the manifests.
     ///
     /// # Errors
     /// What is wrong, and how to fix it.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), OptionError> {
         let namespace = &self.namespace;
         let is_label = outrigger_text::name::is_object_name(namespace)
             && !namespace.contains('.')
@@ -91,30 +121,19 @@ impl Options {
         let is_text =
             serde_saphyr::from_str::<serde_json::Value>(namespace).is_ok_and(|value| value.is_string());
         if !is_label || !is_text {
-            return Err(format!(
-                "--namespace {namespace:?} cannot be used: use lower-case letters, digits and '-', at most 63, and not a number or truth value"
-            ));
+            return Err(OptionError::Namespace(namespace.clone()));
         }
         if matches!(namespace.as_str(), "default" | "kube-system" | "kube-public" | "kube-node-lease") {
-            return Err(format!(
-                "--namespace {namespace:?} cannot be used: pods in the operator's namespace are not served; choose one of its own"
-            ));
+            return Err(OptionError::SharedNamespace(namespace.clone()));
         }
         if !is_image(&self.image) {
-            return Err(format!(
-                "--image {:?} is not a reference to an image; write for example registry.example/outrigger:0.1.0",
-                self.image
-            ));
+            return Err(OptionError::Image(self.image.clone()));
         }
         if let Some(endpoint) = self.cri_endpoint.as_ref().filter(|endpoint| !is_mounted_socket(endpoint)) {
-            return Err(format!(
-                "--cri-endpoint {endpoint:?} cannot be used: the agent sees sockets below /run; write for example unix:///run/containerd/containerd.sock"
-            ));
+            return Err(OptionError::CriEndpoint(endpoint.clone()));
         }
         match &self.webhook_url {
-            Some(url) if !is_webhook_url(url) => Err(format!(
-                "--webhook-url {url:?} is not an address the API server can call; write for example https://192.0.2.1:8443"
-            )),
+            Some(url) if !is_webhook_url(url) => Err(OptionError::WebhookUrl(url.clone())),
             _ => Ok(()),
         }
     }

@@ -58,8 +58,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 
 async fn exec(args: Args) -> Result<u8, Failure> {
     let found = args.pod.find().await?;
-    let wrong = |e: String| Failure::Input(anyhow!(e));
-    let (run, pod) = found.pick(&args.pod.which()).map_err(wrong)?;
+    let (run, pod) = found.pick(&args.pod.which()).map_err(|e| Failure::Input(e.into()))?;
     let container = args.container.pick(pod)?;
     let is_terminal = isatty(rustix::stdio::stdin());
     if args.tty && args.stdin && !is_terminal {

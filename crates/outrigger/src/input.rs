@@ -9,6 +9,7 @@ use outrigger_manifest::{Diagnostics, Limits, Manifest, Partial, SourceFile, Val
 use outrigger_node::read::ReadOptions;
 
 use crate::outcome::Failure;
+use crate::value::ValueError;
 
 /// How manifests are read, for every command that reads some.
 #[derive(Debug, Clone, clap::Args)]
@@ -53,11 +54,11 @@ impl Default for ReadArgs {
     }
 }
 
-pub(crate) fn feature_gate(text: &str) -> Result<(String, bool), String> {
-    let (name, value) = text.split_once('=').ok_or("expected GATE=true or GATE=false")?;
-    let on = value.parse().map_err(|_| format!("{value:?} is not `true` or `false`"))?;
+pub(crate) fn feature_gate(text: &str) -> Result<(String, bool), ValueError> {
+    let (name, value) = text.split_once('=').ok_or(ValueError::GateSyntax)?;
+    let on = value.parse().map_err(|_| ValueError::GateValue(value.to_owned()))?;
     if !FeatureGates::default().set(name, on) {
-        return Err(format!("unknown feature gate {name:?}; known: {}", FeatureGates::NAMES.join(", ")));
+        return Err(ValueError::Gate(name.to_owned()));
     }
     Ok((name.to_owned(), on))
 }

@@ -4,6 +4,7 @@ use outrigger_view::output::Output;
 use tracing_subscriber::EnvFilter;
 
 use crate::terminal;
+use crate::value::ValueError;
 
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct LogArgs {
@@ -13,11 +14,9 @@ pub(crate) struct LogArgs {
 }
 
 /// Checks a filter. It is kept as text: the parsed one cannot be cloned.
-fn filter(text: &str) -> Result<String, String> {
-    match EnvFilter::builder().parse(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(e) => Err(format!("{e}; use a level such as debug, or TARGET=LEVEL,...")),
-    }
+fn filter(text: &str) -> Result<String, ValueError> {
+    EnvFilter::builder().parse(text)?;
+    Ok(text.to_owned())
 }
 
 impl LogArgs {
@@ -52,6 +51,6 @@ mod tests {
             assert!(filter(good).is_ok(), "{good:?}");
         }
         let error = filter("outrigger_agent=loud").unwrap_err();
-        assert!(error.contains("TARGET=LEVEL"), "{error}");
+        assert!(error.to_string().contains("TARGET=LEVEL"), "{error}");
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, ContainerArgs, PodsArgs};
 use crate::terminal;
+use crate::value::ValueError;
 
 /// Maximum number of pods followed at the same time: a run accepts at most 64 connections.
 const FOLLOWED_MAX: usize = 50;
@@ -58,9 +59,9 @@ pub(crate) struct Args {
     previous: bool,
 }
 
-fn ago(text: &str) -> Result<SignedDuration, String> {
+fn ago(text: &str) -> Result<SignedDuration, ValueError> {
     let ms = outrigger_text::duration_ms(text).and_then(|ms| i64::try_from(ms).ok());
-    let ms = ms.ok_or("expected a duration, for example 90s, 5m or 1h30m")?;
+    let ms = ms.ok_or(ValueError::Duration)?;
     Ok(SignedDuration::from_millis(ms))
 }
 

@@ -28,6 +28,7 @@ mod stop;
 mod terminal;
 mod timeline;
 mod validate;
+mod value;
 
 use std::process::ExitCode;
 

@@ -18,6 +18,7 @@ use crate::logging::LogArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::run::{self, NetworkArg, UsernsArg};
 use crate::runtime::{self, RuntimeArg, RuntimeArgs, Started, clean_cri};
+use crate::value::ValueError;
 use crate::{simulate, terminal};
 
 /// The systemd unit. `KillMode=process` and `Delegate=yes` let containers outlive the service, as they
@@ -106,16 +107,16 @@ impl Args {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
-    let amount = parse_quantity(text).map_err(|_| "expected a size, for example 1Gi".to_owned())?.value();
-    u64::try_from(amount).map_err(|_| "expected a size, for example 1Gi".to_owned())
+fn size(text: &str) -> Result<u64, ValueError> {
+    let amount = parse_quantity(text).map_err(|_| ValueError::Size("1Gi"))?.value();
+    u64::try_from(amount).map_err(|_| ValueError::Size("1Gi"))
 }
 
-fn shutdown_grace(text: &str) -> Result<ShutdownGrace, String> {
+fn shutdown_grace(text: &str) -> Result<ShutdownGrace, ValueError> {
     let mut all = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (priority, time) = part.split_once('=').ok_or("expected PRIORITY=TIME, for example 0=30s")?;
-        let priority = priority.trim().parse().map_err(|_| format!("{priority:?} is not a priority"))?;
+        let (priority, time) = part.split_once('=').ok_or(ValueError::GraceSyntax)?;
+        let priority = priority.trim().parse().map_err(|_| ValueError::Priority(priority.to_owned()))?;
         all.push((priority, Duration::from_millis(simulate::span(time.trim())?.0)));
     }
     Ok(ShutdownGrace::new(all))

@@ -271,7 +271,7 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
         json_logs: args.log_format == LogFormat::Json,
         webhook_url: args.webhook_url,
     };
-    options.check().map_err(|problem| Failure::Input(anyhow::anyhow!(problem)))?;
+    options.check().map_err(|problem| Failure::Input(problem.into()))?;
     let manifests = manifests(&options);
     if args.output.is_some() {
         warn_of_clashes(&options.namespace).await;

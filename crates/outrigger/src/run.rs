@@ -26,6 +26,7 @@ use crate::input::ReadArgs;
 use crate::logging::LogArgs;
 use crate::outcome::{self, Failure};
 use crate::runtime::{RuntimeArg, RuntimeArgs, Started, clean_cri, given_or_default, state_dir};
+use crate::value::ValueError;
 use crate::{detach, simulate, terminal, timeline};
 
 /// Podman's default: enough for any program, but it stops a fork bomb.
@@ -194,24 +195,23 @@ impl UsernsArg {
     }
 }
 
-fn published(text: &str) -> Result<PublishedPort, String> {
+fn published(text: &str) -> Result<PublishedPort, ValueError> {
     let (ports, udp) = match text.rsplit_once('/') {
         Some((ports, "udp")) => (ports, true),
         Some((ports, "tcp")) => (ports, false),
-        Some((_, other)) => return Err(format!("protocol {other:?} is neither `tcp` nor `udp`")),
+        Some((_, other)) => return Err(ValueError::Protocol(other.to_owned())),
         None => (text, false),
     };
     let number = |port: &str| match port.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("{port:?} is not a port")),
+        _ => Err(ValueError::Port(port.to_owned())),
     };
-    let (rest, pod_port) =
-        ports.rsplit_once(':').ok_or("expected [ADDRESS:]PORT:PORT, for example 8080:80")?;
+    let (rest, pod_port) = ports.rsplit_once(':').ok_or(ValueError::PortSyntax)?;
     let (ip, host_port) = match rest.rsplit_once(':') {
         None => (Ipv4Addr::LOCALHOST.into(), rest),
         Some((ip, port)) => {
             let ip = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
-            let ip: IpAddr = ip.parse().map_err(|_| format!("{ip:?} is not an address"))?;
+            let ip: IpAddr = ip.parse().map_err(|_| ValueError::Address(ip.to_owned()))?;
             (ip, port)
         }
     };
@@ -239,11 +239,11 @@ pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     }
 }
 
-pub(crate) fn log_size(text: &str) -> Result<u64, String> {
-    let amount = parse_quantity(text).map_err(|_| "expected a size, for example 10Mi".to_owned())?.value();
+pub(crate) fn log_size(text: &str) -> Result<u64, ValueError> {
+    let amount = parse_quantity(text).map_err(|_| ValueError::Size("10Mi"))?.value();
     match u64::try_from(amount) {
         Ok(size) if amount >= LOG_SIZE_MIN => Ok(size),
-        _ => Err("a log file must hold at least 64Ki".to_owned()),
+        _ => Err(ValueError::LogSize),
     }
 }
 
@@ -460,9 +460,9 @@ fn detached(args: Args) -> Result<u8, Failure> {
 }
 
 /// A file that is replaced again and again. Devices and pipes are not.
-fn replaceable(path: PathBuf) -> Result<PathBuf, String> {
+fn replaceable(path: PathBuf) -> Result<PathBuf, ValueError> {
     match std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
-        true => Err("it is not a regular file".to_owned()),
+        true => Err(ValueError::NotAFile),
         false => Ok(path),
     }
 }

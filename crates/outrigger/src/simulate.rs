@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
+use crate::value::ValueError;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -80,8 +81,8 @@ enum Output {
 }
 
 /// A time on the command line: `20s`, `1m30s`, or a number of seconds.
-pub(crate) fn span(text: &str) -> Result<Span, String> {
-    Span::parse(text).ok_or_else(|| format!("{text:?} is not a time such as 20s or 1m30s"))
+pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
+    Span::parse(text).ok_or_else(|| ValueError::Time(text.to_owned()))
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {

@@ -10,6 +10,7 @@ use outrigger_view::timeline::{Picture, Scale, draw};
 use crate::input;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
+use crate::value::ValueError;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -100,12 +101,12 @@ pub(crate) struct Target {
 
 impl Target {
     /// Chooses the format by the file name.
-    pub(crate) fn parse(text: &str) -> Result<Target, String> {
+    pub(crate) fn parse(text: &str) -> Result<Target, ValueError> {
         let path = PathBuf::from(text);
         let picture = match path.extension().and_then(|e| e.to_str()) {
             Some("svg") => Picture::Svg,
             Some("html" | "htm") => Picture::Html,
-            _ => return Err(format!("{text:?} must end in .svg or .html")),
+            _ => return Err(ValueError::Picture(text.to_owned())),
         };
         Ok(Target { path, picture })
     }

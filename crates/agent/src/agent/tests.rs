@@ -12,6 +12,7 @@ use crate::event::PodEvent;
 use crate::options::{OnFailure, PodOptions, StatusUpdates};
 use outrigger_runtime::NetworkMode;
 use outrigger_testkit::fake::{FakeRuntime, Script};
+use tokio::sync::oneshot;
 
 fn new_pod(uid: &str, group: &str) -> NewPod {
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "main", "image": "image:1"}]});
@@ -68,7 +69,7 @@ async fn a_pod_goes_by_its_uid() {
     assert!(agent.state(&uid).is_none());
     agent.add(prepared(&agent, "u-1", "g")).unwrap();
     let refused = agent.add(prepared(&agent, "u-1", "g")).map(drop).unwrap_err();
-    assert!(refused.contains("u-1"), "{refused}");
+    assert!(refused.to_string().contains("u-1"), "{refused}");
     until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
     agent.remove(&uid);
     let state = agent.state(&uid).expect("one that runs is not removed");
@@ -201,11 +202,11 @@ async fn a_pod_is_changed_where_it_runs() {
     });
     assert!(agent.update(agent.prepare(other_name).unwrap()).is_err(), "that would be another pod");
     let (reply, answer) = oneshot::channel();
-    agent.restart(&uid, Some(0), reply);
+    agent.restart(&uid, Some(0), Box::new(|result| reply.send(result).unwrap()));
     assert_eq!(answer.await, Ok(Ok(())));
     until(&mut events, is_running).await;
     let (reply, answer) = oneshot::channel();
-    agent.restart(&PodUid::new("u-2"), None, reply);
+    agent.restart(&PodUid::new("u-2"), None, Box::new(|result| reply.send(result).unwrap()));
     assert!(answer.await.is_err(), "there is no such pod");
     agent.stop(&uid, StopRequest::Delete { grace_ms: None });
     until(&mut events, is_end).await;

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
 use outrigger_lifecycle::ProbeCause;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{Reach, Silence, brief, no_connection, tls};
+use super::{PortError, Reach, Silence, brief, no_connection, tls};
 use crate::tasks::Task;
 
 /// Maximum number of response bytes read.
@@ -41,11 +41,31 @@ pub(crate) struct Answer {
     pub(crate) leads_to: Option<String>,
 }
 
+/// Why an `httpGet` action is not a valid request.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Not the name of a header.
+    #[error("{0:?} is not the name of a header")]
+    HeaderName(String),
+    /// The header with this name has an invalid value.
+    #[error("the value of header {0:?} is not valid")]
+    HeaderValue(String),
+    /// The host cannot stand in a header.
+    #[error("host {0:?} is not valid")]
+    Host(String),
+    /// The path cannot be asked for.
+    #[error("path {0:?} is not valid")]
+    Path(String),
+    /// The port does not exist.
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
 /// Why there is no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
-    /// The request is invalid: bad header or path.
-    Question(String),
+    /// The request is invalid.
+    Request(RequestError),
     /// No connection, no response in time, or a response that is not HTTP.
     Silence(Silence),
 }
@@ -56,13 +76,13 @@ impl Get {
         container: &Container,
         action: &HTTPGetAction,
         user_agent: &str,
-    ) -> Result<Get, String> {
+    ) -> Result<Get, RequestError> {
         let mut headers = HeaderMap::new();
         for header in action.http_headers.iter().flatten() {
             let name = HeaderName::try_from(&header.name)
-                .map_err(|_| format!("{:?} is not the name of a header", header.name))?;
+                .map_err(|_| RequestError::HeaderName(header.name.clone()))?;
             let value = HeaderValue::try_from(&header.value)
-                .map_err(|_| format!("the value of header {:?} is not valid", header.name))?;
+                .map_err(|_| RequestError::HeaderValue(header.name.clone()))?;
             headers.append(name, value);
         }
         let default = |headers: &mut HeaderMap, name: HeaderName, value: &str| {
@@ -192,13 +212,11 @@ impl Get {
                     ip => ip.to_string(),
                 });
                 let value = HeaderValue::try_from(format!("{host}:{}", self.port))
-                    .map_err(|_| NoAnswer::Question(format!("host {host:?} is not valid")))?;
+                    .map_err(|_| NoAnswer::Request(RequestError::Host(host)))?;
                 headers.insert(HOST, value);
             }
         }
-        request
-            .body(Empty::new())
-            .map_err(|_| NoAnswer::Question(format!("path {:?} is not valid", self.path)))
+        request.body(Empty::new()).map_err(|_| NoAnswer::Request(RequestError::Path(self.path.clone())))
     }
 
     /// For messages: `GET :15021/healthz`.

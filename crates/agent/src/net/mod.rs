@@ -72,8 +72,27 @@ impl Reach {
     }
 }
 
+/// What is wrong with a port in a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// The container has no port of this name.
+    #[error("container {container:?} has no port named {name:?}")]
+    Name {
+        /// The container.
+        container: String,
+        /// The name of the port.
+        name: String,
+    },
+    /// The number is out of range.
+    #[error("{0} is not a port")]
+    Number(i32),
+    /// `hostIP` is not an address.
+    #[error("hostIP {0:?} is not an address")]
+    HostIp(String),
+}
+
 /// Resolves a port number, or a name from the container's port list.
-pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, String> {
+pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, PortError> {
     let number = match written {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => {
@@ -81,10 +100,10 @@ pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, 
             let named = ports.filter(|p| p.name.as_deref() == Some(name)).map(|p| p.container_port).next();
             named
                 .or_else(|| name.parse().ok())
-                .ok_or_else(|| format!("container {:?} has no port named {name:?}", container.name))?
+                .ok_or_else(|| PortError::Name { container: container.name.clone(), name: name.clone() })?
         }
     };
-    u16::try_from(number).ok().filter(|n| *n > 0).ok_or_else(|| format!("{number} is not a port"))
+    u16::try_from(number).ok().filter(|n| *n > 0).ok_or(PortError::Number(number))
 }
 
 /// Describes where a pod listens, if not on the requested port.

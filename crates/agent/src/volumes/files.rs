@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Secret, Volume};
 use outrigger_lifecycle::ROOT_CA;
 
-use super::Source;
+use super::{Source, VolumeError};
+use crate::reference::ReferenceError;
 
 /// The default mode of files.
 const MODE_DEFAULT: i32 = 0o644;
@@ -23,21 +24,20 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    fn add(&mut self, path: &str, content: Vec<u8>, mode: i32) -> Result<(), String> {
+    fn add(&mut self, path: &str, content: Vec<u8>, mode: i32) -> Result<(), VolumeError> {
         let path = relative(path)?;
-        let mode = u32::try_from(mode)
-            .ok()
-            .filter(|m| *m <= 0o777)
-            .ok_or_else(|| format!("mode {mode} of {:?} must be between 0 and 0777", path))?;
-        self.files.insert(path, (content, mode));
+        let Some(valid) = u32::try_from(mode).ok().filter(|m| *m <= 0o777) else {
+            return Err(VolumeError::FileMode { mode, path });
+        };
+        self.files.insert(path, (content, valid));
         Ok(())
     }
 
     /// Writes all files. Each file appears under its name only when it is complete.
-    pub(super) fn write(&self, dir: &Path) -> Result<(), String> {
+    pub(super) fn write(&self, dir: &Path) -> Result<(), VolumeError> {
         for (path, (content, mode)) in &self.files {
             let at = dir.join(path);
-            write_file(&at, content, *mode).map_err(|e| format!("cannot write {}: {e}", at.display()))?;
+            write_file(&at, content, *mode).map_err(|source| VolumeError::Write { path: at, source })?;
         }
         Ok(())
     }
@@ -54,7 +54,7 @@ fn write_file(at: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     fs::rename(&temporary, at)
 }
 
-fn relative(path: &str) -> Result<PathBuf, String> {
+fn relative(path: &str) -> Result<PathBuf, VolumeError> {
     let plain = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
     let path = Path::new(path);
     // As Kubernetes does: `./a//b/` is `a/b`.
@@ -62,22 +62,23 @@ fn relative(path: &str) -> Result<PathBuf, String> {
     let clean: PathBuf = parts.collect();
     match !clean.as_os_str().is_empty() && plain(path) {
         true => Ok(clean),
-        false => Err(format!("path {path:?} must be relative and must not contain `..`")),
+        false => Err(VolumeError::FilePath(path.to_owned())),
     }
 }
 
 /// Checks that a name is a single path component.
-pub(super) fn safe_name(name: &str) -> Result<&str, String> {
+pub(super) fn safe_name(name: &str) -> Result<&str, VolumeError> {
     let mut components = Path::new(name).components();
     match (components.next(), components.next()) {
         (Some(Component::Normal(only)), None) if only == name => Ok(name),
-        _ => Err(format!("{name:?} is not a name")),
+        _ => Err(VolumeError::ClaimName(name.to_owned())),
     }
 }
 
 /// A set of keys, and whether it may be missing.
 struct Keys<'a> {
-    what: String,
+    kind: &'static str,
+    name: &'a str,
     items: Option<&'a [KeyToPath]>,
     mode: i32,
     optional: bool,
@@ -85,11 +86,12 @@ struct Keys<'a> {
 
 impl Source<'_> {
     /// The files of a volume; `None` if it is not made of files.
-    pub(super) fn payload(&self, volume: &Volume) -> Result<Option<Payload>, String> {
+    pub(super) fn payload(&self, volume: &Volume) -> Result<Option<Payload>, VolumeError> {
         let mut payload = Payload::default();
         if let Some(source) = &volume.config_map {
             let keys = Keys {
-                what: format!("configmap {:?}", source.name),
+                kind: "configmap",
+                name: &source.name,
                 items: source.items.as_deref(),
                 mode: source.default_mode.unwrap_or(MODE_DEFAULT),
                 optional: source.optional == Some(true),
@@ -99,7 +101,8 @@ impl Source<'_> {
         } else if let Some(source) = &volume.secret {
             let name = source.secret_name.as_deref().unwrap_or("");
             let keys = Keys {
-                what: format!("secret {name:?}"),
+                kind: "secret",
+                name,
                 items: source.items.as_deref(),
                 mode: source.default_mode.unwrap_or(MODE_DEFAULT),
                 optional: source.optional == Some(true),
@@ -114,7 +117,8 @@ impl Source<'_> {
             for part in source.sources.iter().flatten() {
                 if let Some(map) = &part.config_map {
                     let keys = Keys {
-                        what: format!("configmap {:?}", map.name),
+                        kind: "configmap",
+                        name: &map.name,
                         items: map.items.as_deref(),
                         mode,
                         optional: map.optional == Some(true) || map.name == ROOT_CA,
@@ -122,7 +126,8 @@ impl Source<'_> {
                     take(&mut payload, self.config_map(&map.name).map(config_map_data), &keys)?;
                 } else if let Some(secret) = &part.secret {
                     let keys = Keys {
-                        what: format!("secret {:?}", secret.name),
+                        kind: "secret",
+                        name: &secret.name,
                         items: secret.items.as_deref(),
                         mode,
                         optional: secret.optional == Some(true),
@@ -134,7 +139,7 @@ impl Source<'_> {
                 } else if part.service_account_token.is_some() {
                     // No service account tokens are issued; validation has reported this.
                 } else {
-                    return Err("a projected source of this kind needs a cluster; remove it".into());
+                    return Err(VolumeError::ProjectedSource);
                 }
             }
         } else {
@@ -148,7 +153,7 @@ impl Source<'_> {
         payload: &mut Payload,
         files: &[DownwardAPIVolumeFile],
         default: i32,
-    ) -> Result<(), String> {
+    ) -> Result<(), VolumeError> {
         for file in files {
             let text = if let Some(field) = &file.field_ref {
                 self.fields.field(&field.field_path)?
@@ -158,10 +163,10 @@ impl Source<'_> {
                     .containers
                     .iter()
                     .find(|c| c.name == name)
-                    .ok_or_else(|| format!("container {name:?} of a resourceFieldRef does not exist"))?;
+                    .ok_or_else(|| ReferenceError::Container(name.to_owned()))?;
                 self.fields.resource(container, resource)?
             } else {
-                return Err(format!("{:?} has neither fieldRef nor resourceFieldRef", file.path));
+                return Err(VolumeError::FileSource(file.path.clone()));
             };
             payload.add(&file.path, text.into_bytes(), file.mode.unwrap_or(default))?;
         }
@@ -194,11 +199,11 @@ fn secret_data(secret: &Secret) -> Data {
     data.map(|(k, v)| (k.clone(), v.0.clone())).collect()
 }
 
-fn take(payload: &mut Payload, data: Option<Data>, keys: &Keys<'_>) -> Result<(), String> {
+fn take(payload: &mut Payload, data: Option<Data>, keys: &Keys<'_>) -> Result<(), VolumeError> {
     let Some(data) = data else {
         return match keys.optional {
             true => Ok(()),
-            false => Err(format!("{} not found; add it to the manifest", keys.what)),
+            false => Err(ReferenceError::Object { kind: keys.kind, name: keys.name.to_owned() }.into()),
         };
     };
     match keys.items {
@@ -214,7 +219,10 @@ fn take(payload: &mut Payload, data: Option<Data>, keys: &Keys<'_>) -> Result<()
                         payload.add(&item.path, content.clone(), item.mode.unwrap_or(keys.mode))?;
                     }
                     None if keys.optional => {}
-                    None => return Err(format!("{} has no key {:?}", keys.what, item.key)),
+                    None => {
+                        let (kind, name) = (keys.kind, keys.name.to_owned());
+                        return Err(ReferenceError::FileKey { kind, name, key: item.key.clone() }.into());
+                    }
                 }
             }
         }

@@ -1,72 +1,50 @@
 //! `hostPath` volumes and their type checks.
 
+use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::{VolumeError, VolumeFault};
+use super::VolumeError;
 
 /// Checks that the path matches `kind`, creating it if the kind allows that.
 pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
-    let shown = path.display();
+    let at = || path.to_owned();
     if !path.is_absolute() {
-        return Err(format!("hostPath {shown} must be absolute").into());
+        return Err(VolumeError::HostPathRelative(at()));
     }
     if path.components().any(|c| matches!(c, std::path::Component::ParentDir)) {
-        return Err(format!("hostPath {shown} must not contain `..`").into());
+        return Err(VolumeError::HostPathParent(at()));
     }
     match kind {
         // Nothing is checked; a missing path becomes a directory, as in other container runtimes.
         "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
         "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
-            return fs::create_dir_all(path).map_err(|e| refused(format!("cannot create {shown}: {e}"), &e));
+            return fs::create_dir_all(path)
+                .map_err(|source| VolumeError::HostPathCreate { path: at(), source });
         }
         "FileOrCreate" if fs::metadata(path).is_err() => {
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(0o644);
-            return match options.open(path) {
-                Ok(_) => Ok(()),
-                Err(e) => Err(refused(format!("cannot create {shown}: {e}"), &e)),
-            };
+            let opened = options.open(path).map(drop);
+            return opened.map_err(|source| VolumeError::HostPathCreate { path: at(), source });
         }
         "" | "Directory" | "DirectoryOrCreate" | "File" | "FileOrCreate" | "Socket" | "CharDevice"
         | "BlockDevice" => {}
-        other => {
-            return Err(format!(
-                "hostPath.type {other:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
-                 CharDevice or BlockDevice"
-            )
-            .into());
-        }
+        other => return Err(VolumeError::HostPathKind(other.to_owned())),
     }
-    if let Some(e) = fs::metadata(path).err().filter(|e| e.kind() != ErrorKind::NotFound) {
-        return Err(refused(format!("hostPath type check failed: {shown}: {e}"), &e));
+    if let Some(source) = fs::metadata(path).err().filter(|e| e.kind() != ErrorKind::NotFound) {
+        return Err(VolumeError::HostPathCheck { path: at(), source });
     }
     match fault(path, kind) {
         None => Ok(()),
-        Some(fault) => {
-            let what = match fault {
-                HostPathFault::Missing => "does not exist".to_owned(),
-                HostPathFault::Denied => "cannot be used by this user".to_owned(),
-                HostPathFault::Other(wanted) => format!("is not {wanted}"),
-            };
-            Err(VolumeError {
-                message: format!("hostPath type check failed: {shown} {what}"),
-                fault: VolumeFault::HostPath(fault),
-            })
-        }
+        Some(fault) => Err(VolumeError::HostPathType { path: at(), fault }),
     }
 }
 
-/// The error for a path that cannot be looked at, or created.
-fn refused(message: String, error: &io::Error) -> VolumeError {
-    let fault = unreachable(error).map_or(VolumeFault::Unknown, VolumeFault::HostPath);
-    VolumeError { message, fault }
-}
-
 /// Why a path is out of reach, if waiting does not change that.
-fn unreachable(error: &io::Error) -> Option<HostPathFault> {
+pub(super) fn out_of_reach(error: &io::Error) -> Option<HostPathFault> {
     match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Some(HostPathFault::Denied),
         ErrorKind::NotADirectory => Some(HostPathFault::Other("below a directory")),
@@ -85,6 +63,16 @@ pub enum HostPathFault {
     Other(&'static str),
 }
 
+impl fmt::Display for HostPathFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPathFault::Missing => f.write_str("does not exist"),
+            HostPathFault::Denied => f.write_str("cannot be used by this user"),
+            HostPathFault::Other(wanted) => write!(f, "is not {wanted}"),
+        }
+    }
+}
+
 /// Compares a host path with its type without changing anything. A path that would be created is not reported
 /// as missing.
 pub fn fault(path: &Path, kind: &str) -> Option<HostPathFault> {
@@ -94,7 +82,7 @@ pub fn fault(path: &Path, kind: &str) -> Option<HostPathFault> {
             let is_made = matches!(kind, "" | "DirectoryOrCreate" | "FileOrCreate");
             return (!is_made).then_some(HostPathFault::Missing);
         }
-        Err(e) => return unreachable(&e),
+        Err(e) => return out_of_reach(&e),
     };
     let (fits, wanted) = match kind {
         "Directory" | "DirectoryOrCreate" => (found.is_dir(), "a directory"),

@@ -3,6 +3,7 @@
 //! Volumes are set up before the first container and exist until the pod has ended, so they survive restarts.
 //! Setting up again does not change existing volumes. Secrets are kept in memory only.
 
+mod error;
 mod files;
 pub mod host_path;
 mod mounts;
@@ -17,15 +18,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Volume as VolumeSpec, VolumeMount};
-use outrigger_lifecycle::{Companions, SandboxCause, StartCause};
+use outrigger_lifecycle::Companions;
 use outrigger_runtime::rootless;
 use outrigger_runtime::{Mount, Propagation};
 
-use self::host_path::HostPathFault;
-use crate::cause::{SandboxFailure, SpecFault};
+use crate::cause::{SandboxError, SpecError};
 use crate::expand::expand;
 use crate::fields::Fields;
 use crate::quantity;
+pub(crate) use error::MountError;
+pub use error::VolumeError;
 pub(crate) use mounts::remove_tree;
 use ownership::{Access, ChangePolicy};
 
@@ -57,52 +59,13 @@ struct Volume {
     read_only: bool,
 }
 
-/// Why a volume cannot be created.
-struct VolumeError {
-    message: String,
-    fault: VolumeFault,
-}
-
-/// What is known of a volume that cannot be created.
-enum VolumeFault {
-    /// The host path is not what its type says.
-    HostPath(HostPathFault),
-    /// There is no such group for `fsGroup`.
-    FsGroup,
-    /// There are no volumes of this kind.
-    Unsupported,
-    /// Only the message.
-    Unknown,
-}
-
-impl From<String> for VolumeError {
-    fn from(message: String) -> Self {
-        VolumeError { message, fault: VolumeFault::Unknown }
-    }
-}
-
-impl VolumeError {
-    /// Adds the volume's index in the pod and its name.
-    fn of(self, volume: usize, name: &str) -> SandboxFailure {
-        let cause = match self.fault {
-            VolumeFault::HostPath(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
-            VolumeFault::HostPath(HostPathFault::Denied) => SandboxCause::HostPathDenied { volume },
-            VolumeFault::HostPath(HostPathFault::Other(_)) => SandboxCause::HostPathType { volume },
-            VolumeFault::FsGroup => SandboxCause::NoSuchFsGroup,
-            VolumeFault::Unsupported => SandboxCause::VolumeUnsupported { volume },
-            VolumeFault::Unknown => SandboxCause::VolumeFailed { volume },
-        };
-        SandboxFailure { message: format!("volume {name:?}: {}", self.message), cause: Some(cause) }
-    }
-}
-
 impl Volumes {
     /// Creates all volumes of the pod. The error names the volume.
-    pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
+    pub(crate) fn set_up(source: &Source<'_>) -> Result<Volumes, SandboxError> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
         for (place, volume) in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]).iter().enumerate() {
-            let made = source.set_up_one(volume).map_err(|e| e.of(place, &volume.name))?;
+            let made = source.set_up_one(volume).map_err(|e| SandboxError::volume(place, &volume.name, e))?;
             by_name.insert(volume.name.clone(), made);
         }
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
@@ -110,7 +73,7 @@ impl Volumes {
 
     /// The volumes of a pod whose containers already use them: existing ones are not changed, missing ones
     /// are created.
-    pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, SandboxFailure> {
+    pub(crate) fn found(source: &Source<'_>) -> Result<Volumes, SandboxError> {
         let spec = source.fields.pod.spec.as_ref();
         let mut by_name = BTreeMap::new();
         for (place, volume) in spec.and_then(|s| s.volumes.as_deref()).unwrap_or(&[]).iter().enumerate() {
@@ -118,7 +81,10 @@ impl Volumes {
                 Some(found) if found.path.exists() => Ok(found),
                 _ => source.set_up_one(volume),
             };
-            by_name.insert(volume.name.clone(), found.map_err(|e| e.of(place, &volume.name))?);
+            by_name.insert(
+                volume.name.clone(),
+                found.map_err(|e| SandboxError::volume(place, &volume.name, e))?,
+            );
         }
         Ok(Volumes { by_name, subpath_dir: source.pod_dir.join("subpaths") })
     }
@@ -134,50 +100,54 @@ impl Volumes {
         &self,
         container: &Container,
         variable: impl Fn(&str) -> Option<&'v str>,
-    ) -> Result<Vec<Mount>, SpecFault> {
+    ) -> Result<Vec<Mount>, SpecError> {
         if container.volume_devices.iter().flatten().next().is_some() {
-            let message =
-                "volumeDevices are not supported; mount the device with a hostPath volume".to_owned();
-            return Err(SpecFault { message, cause: Some(StartCause::Unsupported) });
+            return Err(SpecError::VolumeDevices);
         }
         let mut mounts = Vec::new();
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-            let place = || format!("volumeMounts[{index}] ({})", mount.mount_path);
-            let volume = self.by_name.get(&mount.name).ok_or_else(|| {
-                SpecFault::reference(format!("{}: there is no volume {:?}", place(), mount.name))
-            })?;
-            // The variables of a container are the same every time.
-            let sub_path =
-                sub_path(mount, &variable).map_err(|e| SpecFault::reference(format!("{}: {e}", place())))?;
-            let source = match sub_path {
-                None => volume.path.clone(),
-                Some(sub_path) => {
-                    let at = self.subpath_dir.join(&container.name).join(index.to_string());
-                    subpath::bind(&volume.path, Path::new(&sub_path), &at)
-                        .map_err(|e| format!("{}: subPath {sub_path:?}: {e}", place()))?;
-                    at
-                }
-            };
-            mounts.push(Mount {
+            let subpath_at = self.subpath_dir.join(&container.name).join(index.to_string());
+            let made = self.mount(mount, &subpath_at, &variable);
+            mounts.push(made.map_err(|source| SpecError::Mount {
+                index,
+                path: mount.mount_path.clone(),
                 source,
-                target: Path::new("/").join(&mount.mount_path),
-                read_only: volume.read_only || mount.read_only == Some(true),
-                propagation: propagation(mount.mount_propagation.as_deref())
-                    .map_err(|e| format!("{}: {e}", place()))?,
-            });
+            })?);
         }
         Ok(mounts)
     }
+
+    /// One mount. Its `subPath` is bound at `subpath_at`.
+    fn mount<'v>(
+        &self,
+        mount: &VolumeMount,
+        subpath_at: &Path,
+        variable: impl Fn(&str) -> Option<&'v str>,
+    ) -> Result<Mount, MountError> {
+        let volume = self.by_name.get(&mount.name).ok_or_else(|| MountError::NoVolume(mount.name.clone()))?;
+        let source = match sub_path(mount, variable)? {
+            None => volume.path.clone(),
+            Some(path) => {
+                subpath::bind(&volume.path, Path::new(&path), subpath_at)
+                    .map_err(|source| MountError::SubPath { path, source })?;
+                subpath_at.to_owned()
+            }
+        };
+        Ok(Mount {
+            source,
+            target: Path::new("/").join(&mount.mount_path),
+            read_only: volume.read_only || mount.read_only == Some(true),
+            propagation: propagation(mount.mount_propagation.as_deref())?,
+        })
+    }
 }
 
-fn propagation(written: Option<&str>) -> Result<Propagation, String> {
+fn propagation(written: Option<&str>) -> Result<Propagation, MountError> {
     match written {
         None | Some("None") => Ok(Propagation::Private),
         Some("HostToContainer") => Ok(Propagation::HostToContainer),
         Some("Bidirectional") => Ok(Propagation::Bidirectional),
-        Some(other) => Err(format!(
-            "mountPropagation {other:?} is not known; use None, HostToContainer or Bidirectional"
-        )),
+        Some(other) => Err(MountError::Propagation(other.to_owned())),
     }
 }
 
@@ -185,7 +155,7 @@ fn propagation(written: Option<&str>) -> Result<Propagation, String> {
 fn sub_path<'v>(
     mount: &VolumeMount,
     variable: impl Fn(&str) -> Option<&'v str>,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, MountError> {
     let path = match (&mount.sub_path_expr, &mount.sub_path) {
         (Some(expr), _) if !expr.is_empty() => {
             let unknown = std::cell::RefCell::new(None);
@@ -196,8 +166,8 @@ fn sub_path<'v>(
                 }
                 value
             });
-            if let Some(name) = unknown.into_inner() {
-                return Err(format!("subPathExpr {expr:?}: variable {name:?} has no value"));
+            if let Some(variable) = unknown.into_inner() {
+                return Err(MountError::NoVariable { expr: expr.clone(), variable });
             }
             path
         }
@@ -206,7 +176,7 @@ fn sub_path<'v>(
     };
     let escapes = Path::new(&path).components().any(|c| matches!(c, std::path::Component::ParentDir));
     if path.starts_with('/') || escapes {
-        return Err(format!("subPath {path:?} must be relative and must not contain `..`"));
+        return Err(MountError::SubPathEscapes(path));
     }
     Ok(Some(path))
 }
@@ -226,7 +196,7 @@ impl Source<'_> {
     }
 
     /// The directory of a claim. It outlives the pod and is shared by all pods that use the claim.
-    fn claim_path(&self, claim: &str) -> Result<PathBuf, String> {
+    fn claim_path(&self, claim: &str) -> Result<PathBuf, VolumeError> {
         let namespace = files::safe_name(self.namespace())?;
         Ok(self.state_dir.join("volumes").join(namespace).join(files::safe_name(claim)?))
     }
@@ -248,10 +218,7 @@ impl Source<'_> {
                     let size = empty.size_limit.as_ref().map(quantity::value).transpose()?;
                     in_memory(&path, size, 0o777)?;
                 }
-                other => {
-                    let message = format!("emptyDir.medium {other:?} is not supported; use Memory");
-                    return Err(VolumeError { message, fault: VolumeFault::Unsupported });
-                }
+                other => return Err(VolumeError::Medium(other.to_owned())),
             }
             self.own(&path, Access::ReadWrite)?;
             return Ok(writable(path));
@@ -268,7 +235,7 @@ impl Source<'_> {
             return Ok(writable(path));
         }
         let Some(payload) = self.payload(volume)? else {
-            return Err(VolumeError { message: unsupported(volume), fault: VolumeFault::Unsupported });
+            return Err(VolumeError::Kind(kind(volume)));
         };
         if payload.secret {
             in_memory(&path, None, 0o755)?;
@@ -290,26 +257,25 @@ impl Source<'_> {
         let Some(group) = context.and_then(|c| c.fs_group) else {
             return Ok(());
         };
-        let group = u32::try_from(group).map_err(|_| format!("fsGroup {group} is out of range"))?;
+        let group = u32::try_from(group).map_err(|_| VolumeError::FsGroupRange(group))?;
         let standing = rootless::standing();
         if standing.is_rootless() && standing.has_one_id() {
             // There is only one group, which owns all files and runs all processes.
             return Ok(());
         }
         if !standing.gids().contains(group) {
-            let message = format!(
-                "fsGroup {group} does not exist here: without root there are only {} groups, by /etc/subgid",
-                standing.gids().count()
-            );
-            return Err(VolumeError { message, fault: VolumeFault::FsGroup });
+            return Err(VolumeError::FsGroup { group, count: standing.gids().count() });
         }
         let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
         let policy = match policy {
             Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
             _ => ChangePolicy::Always,
         };
-        Ok(ownership::give(path, group, access, policy)
-            .map_err(|e| format!("cannot give {} to group {group}: {e}", path.display()))?)
+        ownership::give(path, group, access, policy).map_err(|source| VolumeError::Ownership {
+            path: path.to_owned(),
+            group,
+            source,
+        })
     }
 }
 
@@ -322,18 +288,15 @@ pub(crate) fn is_in_memory(volume: &VolumeSpec) -> bool {
         || sources.into_iter().any(|part| part.secret.is_some())
 }
 
-/// The error for an unsupported volume type.
-fn unsupported(volume: &VolumeSpec) -> String {
+/// The name of the field that says what kind of volume it is.
+fn kind(volume: &VolumeSpec) -> String {
     let object = serde_json::to_value(volume).unwrap_or_default();
-    let kind = object
-        .as_object()
-        .and_then(|o| o.keys().find(|k| *k != "name").cloned())
-        .unwrap_or_else(|| "of this kind".into());
-    format!("volumes of type {kind} are not supported here; use hostPath, emptyDir or persistentVolumeClaim")
+    let fields = object.as_object();
+    fields.and_then(|o| o.keys().find(|k| *k != "name").cloned()).unwrap_or_else(|| "of this kind".into())
 }
 
 /// A world-writable directory, as in Kubernetes.
-fn shared_directory(path: &Path) -> Result<(), String> {
+fn shared_directory(path: &Path) -> Result<(), VolumeError> {
     // An existing one keeps its mode: that of a claim may have been changed on purpose.
     match path.is_dir() {
         true => Ok(()),
@@ -341,18 +304,16 @@ fn shared_directory(path: &Path) -> Result<(), String> {
     }
 }
 
-fn directory(path: &Path, mode: u32) -> Result<(), String> {
+fn directory(path: &Path, mode: u32) -> Result<(), VolumeError> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
-        .map_err(|e| format!("cannot create {}: {e}", path.display()))
+        .map_err(|source| VolumeError::Create { path: path.to_owned(), source })
 }
 
 /// A directory whose content is never written to disk.
-fn in_memory(path: &Path, size: Option<u64>, mode: u32) -> Result<(), String> {
+fn in_memory(path: &Path, size: Option<u64>, mode: u32) -> Result<(), VolumeError> {
     directory(path, mode)?;
-    mounts::tmpfs(path, size, mode).map_err(|e: io::Error| {
-        format!("cannot mount a memory file system at {}: {e}; this needs root", path.display())
-    })
+    mounts::tmpfs(path, size, mode).map_err(|source| VolumeError::Memory { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -48,14 +48,14 @@ impl Fixture {
             pod_dir: &self.pod_dir(),
             state_dir: &self.dir.path().join("state"),
         });
-        made.map_err(|failure| failure.message)
+        made.map_err(|failure| failure.to_string())
     }
 
     fn mounts(&self, mounts: serde_json::Value) -> Result<Vec<Mount>, String> {
         let container = json!({"name": "c", "volumeMounts": mounts});
         let container = serde_json::from_value(container).unwrap();
         let mounts = self.set_up()?.mounts(&container, |name| (name == "SUB").then_some("from-env"));
-        mounts.map_err(|fault| fault.message)
+        mounts.map_err(|fault| fault.to_string())
     }
 }
 

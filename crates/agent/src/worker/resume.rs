@@ -16,6 +16,7 @@ use tracing::Instrument as _;
 
 use super::tasks::Instance;
 use super::{Current, Worker};
+use crate::cause::SandboxError;
 use crate::event::PodEventKind;
 use crate::store::{Found, SavedContainer, SavedInstance};
 use crate::tasks::Task;
@@ -164,7 +165,7 @@ impl<R: Runtime> Worker<R> {
     async fn stand_on(&mut self, sandbox: Sandbox) -> bool {
         let pod = self.pod.clone();
         let found = tokio::task::spawn_blocking(move || pod.find_prepared(sandbox)).await;
-        match found.map_err(|e| e.to_string()).and_then(|found| found.map_err(|e| e.message)) {
+        match found.map_err(SandboxError::from).flatten() {
             Ok(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
                 self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));

@@ -8,7 +8,7 @@ use outrigger_lifecycle::{Event, Exit, ExitReason, HookKind, ProbeKind, PullCaus
 use outrigger_runtime::{ContainerId, Image, ProgressSink, Runtime, RuntimeError, SandboxId};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cause::{self, SandboxFailure, SpecFault};
+use crate::cause::{self, SandboxError};
 use crate::clock::Clock;
 use crate::event::{Emitter, PodEventKind};
 use crate::hooks::{self, Ended};
@@ -143,15 +143,15 @@ impl<R: Runtime> Tasks<R> {
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
             Ok(prepared) => self.say(Report::PodSandbox(Box::new(prepared))),
-            Err(SandboxFailure { message, cause }) => {
-                self.happened(Event::SandboxFailed { message: message.into(), cause });
+            Err(e) => {
+                self.happened(Event::SandboxFailed { message: e.to_string().into(), cause: e.cause() });
             }
         }
     }
 
-    async fn prepare(&self, again: bool) -> Result<PodSandbox, SandboxFailure> {
+    async fn prepare(&self, again: bool) -> Result<PodSandbox, SandboxError> {
         let id: &SandboxId = &self.pod.sandbox_id;
-        let failed = |error: RuntimeError| SandboxFailure::new(&error, self.pod.spec());
+        let failed = |error: RuntimeError| SandboxError::runtime(error, self.pod.spec());
         if again {
             self.runtime.remove_sandbox(id).await.map_err(failed)?;
         }
@@ -159,7 +159,7 @@ impl<R: Runtime> Tasks<R> {
         let pod = self.pod.clone();
         // Walks trees for fsGroup and may wait for a slow disk.
         let prepared = tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await;
-        prepared.map_err(|e| e.to_string())?
+        prepared?
     }
 
     /// Waits until the sandbox ends unexpectedly.
@@ -253,8 +253,8 @@ impl<R: Runtime> Tasks<R> {
         } else {
             let spec = match self.pod.container_spec(container, attempt, id.clone(), image, &prepared) {
                 Ok(spec) => spec,
-                Err(SpecFault { message, cause }) => {
-                    return self.happened(refused("CreateContainerConfigError", message, cause));
+                Err(e) => {
+                    return self.happened(refused("CreateContainerConfigError", e.to_string(), e.cause()));
                 }
             };
             self.runtime.create_container(&prepared.sandbox.id, spec).await.map(drop)

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use outrigger_lifecycle::{Change, ContainerFacts, Event};
+use outrigger_lifecycle::{CannotRestart, Change, ContainerFacts, Event};
 use outrigger_runtime::Runtime;
-use tokio::sync::oneshot;
 
 use super::{Slot, Worker};
 use crate::event::PodEventKind;
 use crate::pod::PodContext;
+
+/// Takes the answer to a request for a restart.
+pub type RestartReply = Box<dyn FnOnce(Result<(), CannotRestart>) + Send>;
 
 /// A request to a worker, other than stopping its pod.
 pub(crate) enum PodOrder {
@@ -18,8 +20,8 @@ pub(crate) enum PodOrder {
     Restart {
         /// The container's index; `None` means all.
         container: Option<usize>,
-        /// The result. The receiver may be gone.
-        reply: oneshot::Sender<Result<(), String>>,
+        /// Takes the result. It is dropped if the pod ends first.
+        reply: RestartReply,
     },
 }
 
@@ -29,13 +31,13 @@ impl<R: Runtime> Worker<R> {
         match order {
             PodOrder::Update(pod) => self.update(pod),
             PodOrder::Restart { container, reply } => {
-                let can = self.engine.can_restart(container).map_err(|e| e.to_string());
+                let can = self.engine.can_restart(container);
                 if can.is_ok() {
                     self.handle(Event::RestartRequested { container });
                     // Saved before replying, so that the restart happens even if this process ends.
                     self.save();
                 }
-                let _ = reply.send(can);
+                reply(can);
             }
         }
     }

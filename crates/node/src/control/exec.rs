@@ -48,7 +48,7 @@ pub(super) async fn run<R: Runtime>(
     let ExecStart { pod, container, command, stdin, terminal } = start;
     let id = match registry.instance(pod, container) {
         Ok(id) => id,
-        Err(text) => return client.answer(&Answer::Refused(text)).await,
+        Err(e) => return client.answer(&Answer::Refused(e.to_string())).await,
     };
     let has_terminal = terminal.is_some();
     let request = ExecStreamsRequest { command, stdin, terminal };

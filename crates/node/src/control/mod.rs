@@ -19,8 +19,8 @@ mod wire;
 pub use client::{AskError, Connection, Found, Run, runs};
 pub use lines::{Lines, Timestamps};
 pub use outrigger_runtime::WindowSize;
-pub use pick::{Named, Object, Picked, RunName, Which};
-pub use selector::Selector;
+pub use pick::{Named, Object, ObjectError, PickError, Picked, RunName, RunNameError, Which};
+pub use selector::{Selector, SelectorError};
 pub use wire::{
     Accepted, Answer, Applied, AppliedObject, ContainerState, ExecStart, LogsRequest, PodState, Request,
     RunState,

@@ -26,19 +26,21 @@ pub enum RunName {
     Id(String),
 }
 
-impl std::str::FromStr for RunName {
-    type Err = String;
+/// A text that is not the name of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a process ID, or the id of a run of a node; `outrigger ps` shows both")]
+pub struct RunNameError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl std::str::FromStr for RunName {
+    type Err = RunNameError;
+
+    fn from_str(text: &str) -> Result<Self, RunNameError> {
         // Ids have eight characters, which may all be digits; no pid has as many.
         let is_id = text.len() == 8 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         match text.parse() {
             _ if is_id => Ok(RunName::Id(text.to_owned())),
             Ok(pid) => Ok(RunName::Process(pid)),
-            Err(_) => {
-                Err("expected a process ID, or the id of a run of a node; `outrigger ps` shows both"
-                    .to_owned())
-            }
+            Err(_) => Err(RunNameError),
         }
     }
 }
@@ -115,10 +117,29 @@ const KINDS: [(&str, &[&str]); 9] = [
 ];
 const RUN: &str = "Run";
 
-impl std::str::FromStr for Object {
-    type Err = String;
+/// The shortest name of each kind.
+fn known_kinds() -> String {
+    KINDS.map(|(_, names)| names[0]).join(", ")
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+/// A text that names neither a pod nor a workload.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// There is no such kind.
+    #[error("unknown kind {0:?}; use one of {known}", known = known_kinds())]
+    Kind(String),
+    /// The name is missing, or has too many parts.
+    #[error("expected POD or KIND/NAME, for example deploy/web")]
+    Syntax,
+    /// It names a run that cannot exist.
+    #[error(transparent)]
+    Run(#[from] RunNameError),
+}
+
+impl std::str::FromStr for Object {
+    type Err = ObjectError;
+
+    fn from_str(text: &str) -> Result<Self, ObjectError> {
         let (kind, name) = match text.split_once('/') {
             None => ("Pod", text),
             Some((kind, name)) => {
@@ -126,16 +147,15 @@ impl std::str::FromStr for Object {
                 let written = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
                 let known = KINDS.iter().find(|(_, names)| names.contains(&written.as_str()));
                 let Some((kind, _)) = known else {
-                    let known: Vec<&str> = KINDS.iter().map(|(_, names)| names[0]).collect();
-                    return Err(format!("unknown kind {kind:?}; use one of {}", known.join(", ")));
+                    return Err(ObjectError::Kind(kind.to_owned()));
                 };
                 (*kind, name)
             }
         };
         if name.is_empty() || name.contains('/') {
-            return Err("expected POD or KIND/NAME, for example deploy/web".to_owned());
+            return Err(ObjectError::Syntax);
         }
-        let run = (kind == RUN).then(|| name.parse()).transpose()?;
+        let run = (kind == RUN).then(|| name.parse::<RunName>()).transpose()?;
         Ok(Object { kind, name: name.to_owned(), run })
     }
 }
@@ -177,11 +197,75 @@ impl Object {
 
 type Found1<'a> = (&'a Run, &'a PodState);
 
+/// Why a selection is not clear. The messages list the alternatives.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// There is no such run.
+    #[error("no run {run}{}", if runs.is_empty() { ": you have no active runs".to_owned() } else { format!("; your runs: {}", runs.join(", ")) })]
+    NoRun {
+        /// The run.
+        run: RunName,
+        /// The runs that exist.
+        runs: Vec<String>,
+    },
+    /// There is no such pod or workload, and nothing else runs.
+    #[error("{wanted}: you have no active runs")]
+    NothingRuns {
+        /// `no pod "web"`.
+        wanted: String,
+    },
+    /// There is no such pod or workload.
+    #[error("{wanted}{}", alternatives(similar.as_deref(), running))]
+    NotFound {
+        /// `no pod "web"`.
+        wanted: String,
+        /// What was probably meant.
+        similar: Option<String>,
+        /// The pods or workloads that run.
+        running: Vec<String>,
+    },
+    /// Several runs have it.
+    #[error("{object} is in several runs: {}; choose one with --run RUN", runs.join(", "))]
+    SeveralRuns {
+        /// `pod "web"`.
+        object: String,
+        /// The runs.
+        runs: Vec<String>,
+    },
+    /// Several namespaces have it.
+    #[error("{object} is in namespaces {} and {}; choose one with --namespace", namespaces[0], namespaces[1])]
+    SeveralNamespaces {
+        /// `pod "web"`.
+        object: String,
+        /// Two of them.
+        namespaces: [String; 2],
+    },
+    /// The pod has no such container.
+    #[error("pod {pod:?} has no container {container:?}; its containers: {}", all.join(", "))]
+    NoContainer {
+        /// The pod.
+        pod: String,
+        /// The container.
+        container: String,
+        /// The containers of the pod.
+        all: Vec<String>,
+    },
+}
+
+fn alternatives(similar: Option<&str>, running: &[String]) -> String {
+    match (similar, running) {
+        (None, []) => String::new(),
+        (Some(similar), []) => format!("; did you mean {similar}?"),
+        (None, _) => format!("; running: {}", running.join(", ")),
+        (Some(similar), _) => format!("; did you mean {similar}? Running: {}", running.join(", ")),
+    }
+}
+
 impl Found {
     /// The selected pods; ended ones only if there are no others. Returns at least one pod, otherwise an
     /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace; a run is all
     /// its pods.
-    pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, String> {
+    pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, PickError> {
         let all = self.runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
         let is_in_run =
             |(run, pod): &Found1<'_>| which.run.as_ref().is_none_or(|wanted| wanted.has(run, pod));
@@ -210,12 +294,12 @@ impl Found {
     }
 
     /// The selected pod; of a workload's pods, the first.
-    pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), String> {
+    pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), PickError> {
         let pods = self.pods(which)?;
         pods.first().copied().ok_or_else(|| self.nothing(which, &[]))
     }
 
-    fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> String {
+    fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> PickError {
         let named = match &which.what {
             Named::Object(object) => object.run(),
             Named::Labels(_) => None,
@@ -228,11 +312,7 @@ impl Found {
                 names.dedup();
                 if names.is_empty() { vec![run.state.pid.to_string()] } else { names }
             };
-            let names: Vec<String> = self.runs.iter().flat_map(names).collect();
-            return match names.as_slice() {
-                [] => format!("no run {run}: you have no active runs"),
-                _ => format!("no run {run}; your runs: {}", names.join(", ")),
-            };
+            return PickError::NoRun { run: run.clone(), runs: self.runs.iter().flat_map(names).collect() };
         }
         let place = which.namespace.as_ref().map(|n| format!(" in namespace {n}")).unwrap_or_default();
         let (wanted, what) = match &which.what {
@@ -255,15 +335,13 @@ impl Found {
         };
         names.sort();
         names.dedup();
-        let meant = match &which.what {
-            Named::Object(object) => object.similar(all).map(|near| format!("; did you mean {near}?")),
+        let similar = match &which.what {
+            Named::Object(object) => object.similar(all),
             Named::Labels(_) => None,
         };
-        match (meant, names.as_slice()) {
-            (None, []) if self.runs.is_empty() => format!("{wanted}: you have no active runs"),
-            (meant, []) => wanted + &meant.unwrap_or_default(),
-            (None, _) => format!("{wanted}; running: {}", names.join(", ")),
-            (Some(meant), _) => format!("{wanted}{meant} Running: {}", names.join(", ")),
+        match similar.is_none() && names.is_empty() && self.runs.is_empty() {
+            true => PickError::NothingRuns { wanted },
+            false => PickError::NotFound { wanted, similar, running: names },
         }
     }
 }
@@ -288,12 +366,12 @@ fn written(owner: &str) -> Option<(&str, String)> {
 }
 
 /// Pods of one name or workload; an error if several runs or namespaces have it.
-fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, String> {
+fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, PickError> {
     let Some((first, one)) = there.first().copied() else { return Ok(there) };
     if object.run.is_some() {
         return Ok(there);
     }
-    let shown = match object.is_workload() {
+    let shown = || match object.is_workload() {
         true => format!("{}/{}", object.kind, object.name),
         false => format!("pod {:?}", object.name),
     };
@@ -305,13 +383,11 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
         };
         let mut runs: Vec<String> = there.iter().map(name).collect();
         runs.dedup();
-        return Err(format!("{shown} is in several runs: {}; choose one with --run RUN", runs.join(", ")));
+        return Err(PickError::SeveralRuns { object: shown(), runs });
     }
     if let Some((_, other)) = there.iter().find(|(_, pod)| pod.namespace != one.namespace) {
-        return Err(format!(
-            "{shown} is in namespaces {} and {}; choose one with --namespace",
-            one.namespace, other.namespace
-        ));
+        let namespaces = [one.namespace.clone(), other.namespace.clone()];
+        return Err(PickError::SeveralNamespaces { object: shown(), namespaces });
     }
     // A pod may still be stopping when its successor exists: the newest is selected.
     let only = (!object.is_workload()).then(|| there.last().copied()).flatten();
@@ -330,20 +406,17 @@ pub struct Picked {
 impl PodState {
     /// Selects a container: the named one, else that of the annotation
     /// `kubectl.kubernetes.io/default-container`, else the first main. The error lists the containers.
-    pub fn pick(&self, container: Option<&str>) -> Result<Picked, String> {
+    pub fn pick(&self, container: Option<&str>) -> Result<Picked, PickError> {
         let place = |name: &str| self.containers.iter().position(|c| c.name == name);
         let picked = |container, by_default| Ok(Picked { container, by_default });
         if let Some(name) = container {
             return match place(name) {
                 Some(at) => picked(at, false),
-                None => {
-                    let all: Vec<&str> = self.containers.iter().map(|c| c.name.as_str()).collect();
-                    Err(format!(
-                        "pod {:?} has no container {name:?}; its containers: {}",
-                        self.name,
-                        all.join(", ")
-                    ))
-                }
+                None => Err(PickError::NoContainer {
+                    pod: self.name.clone(),
+                    container: name.to_owned(),
+                    all: self.containers.iter().map(|c| c.name.clone()).collect(),
+                }),
             };
         }
         if let Some(at) = self.default_container.as_deref().and_then(place) {
@@ -405,7 +478,8 @@ mod tests {
         ];
         for (pod, container, expected) in table {
             let expected = expected.map(|(container, by_default)| Picked { container, by_default });
-            assert_eq!(pod.pick(container), expected.map_err(str::to_owned), "{container:?}");
+            let picked = pod.pick(container).map_err(|e| e.to_string());
+            assert_eq!(picked, expected.map_err(str::to_owned), "{container:?}");
         }
         assert_eq!(one.defaulted(1), "Defaulted container \"app\" out of: setup (init), app, proxy");
     }
@@ -480,6 +554,7 @@ mod tests {
         for (found, object, run, expected) in table {
             let pods = found.pods(&which(object, run));
             let numbers = pods.map(|pods| pods.iter().map(|(_, pod)| pod.number).collect::<Vec<_>>());
+            let numbers = numbers.map_err(|e| e.to_string());
             assert_eq!(numbers, expected.map(<[usize]>::to_vec).map_err(str::to_owned), "{object} {run:?}");
         }
     }
@@ -501,7 +576,7 @@ mod tests {
             ),
             ("other", "no pod \"other\"; running: web-7d4b9-x7k2p"),
         ] {
-            assert_eq!(found.pods(&which(object, None)).unwrap_err(), expected, "{object}");
+            assert_eq!(found.pods(&which(object, None)).unwrap_err().to_string(), expected, "{object}");
         }
     }
 
@@ -543,7 +618,7 @@ mod tests {
             ("run/web", "expected a process ID, or the id of a run of a node; `outrigger ps` shows both"),
             ("a/b/c", "unknown kind \"a\"; use one of po, deploy, rs, sts, ds, job, cj, clone, run"),
         ] {
-            assert_eq!(text.parse::<Object>(), Err(why.to_owned()), "{text}");
+            assert_eq!(text.parse::<Object>().unwrap_err().to_string(), why, "{text}");
         }
         let mut of_job = pod(&[]);
         // The author writes the owners: they decide nothing about runs.

@@ -19,6 +19,23 @@ const OVER_MAX: usize = 100;
 /// The annotation that names the default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
+/// Why there is no running instance of a container.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InstanceError {
+    /// The pod was removed.
+    #[error("the pod is gone")]
+    PodGone,
+    /// The pod has ended.
+    #[error("pod {0:?} has ended")]
+    PodEnded(String),
+    /// The pod has no such container.
+    #[error("no such container")]
+    NoContainer,
+    /// The container waits, or has ended.
+    #[error("container {container:?} is not running ({state}){}", reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default())]
+    NotRunning { container: String, state: String, reason: Option<String> },
+}
+
 /// The pods of a run. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct PodRegistry(Arc<Shared>);
@@ -163,18 +180,21 @@ impl PodRegistry {
     }
 
     /// The running instance of a container. The error explains why there is none.
-    pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, String> {
+    pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, InstanceError> {
         let pods = self.lock();
-        let entry = pods.get(&number).ok_or("the pod is gone")?;
+        let entry = pods.get(&number).ok_or(InstanceError::PodGone)?;
         if entry.over {
-            return Err(format!("pod {:?} has ended", entry.context.name()));
+            return Err(InstanceError::PodEnded(entry.context.name().to_owned()));
         }
-        let running = entry.running.get(container).ok_or("no such container")?;
+        let running = entry.running.get(container).ok_or(InstanceError::NoContainer)?;
         running.clone().ok_or_else(|| {
             let state = entry.state(number, self.0.clock.now().time);
             let c = &state.containers[container];
-            let reason = c.reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default();
-            format!("container {:?} is not running ({}){reason}", c.name, c.state)
+            InstanceError::NotRunning {
+                container: c.name.clone(),
+                state: c.state.clone(),
+                reason: c.reason.clone(),
+            }
         })
     }
 

@@ -7,6 +7,27 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
 
+/// A text that is not a label selector.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// A parenthesis that belongs to nothing.
+    #[error("unexpected {found:?} in {text:?}")]
+    Unexpected {
+        /// The parenthesis.
+        found: char,
+        /// The selector.
+        text: String,
+    },
+    /// A parenthesis that is not closed.
+    #[error("a closing parenthesis is missing in {0:?}")]
+    Unclosed(String),
+    /// A part that is not a requirement.
+    #[error(
+        "{0:?} is not a label requirement; use KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY or !KEY"
+    )]
+    Requirement(String),
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
@@ -38,22 +59,22 @@ impl Selector {
 }
 
 impl FromStr for Selector {
-    type Err = String;
+    type Err = SelectorError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SelectorError> {
         let requirements = split(text)?.into_iter().map(requirement).collect::<Result<_, _>>()?;
         Ok(Selector(requirements))
     }
 }
 
 /// Splits at commas outside parentheses.
-fn split(text: &str) -> Result<Vec<&str>, String> {
+fn split(text: &str) -> Result<Vec<&str>, SelectorError> {
     let (mut parts, mut begin, mut is_inside) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {
         match c {
             '(' if !is_inside => is_inside = true,
             ')' if is_inside => is_inside = false,
-            '(' | ')' => return Err(format!("unexpected {c:?} in {text:?}")),
+            '(' | ')' => return Err(SelectorError::Unexpected { found: c, text: text.to_owned() }),
             ',' if !is_inside => {
                 parts.push(&text[begin..at]);
                 begin = at + 1;
@@ -62,7 +83,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
         }
     }
     match is_inside {
-        true => Err(format!("a closing parenthesis is missing in {text:?}")),
+        true => Err(SelectorError::Unclosed(text.to_owned())),
         false => {
             parts.push(&text[begin..]);
             Ok(parts)
@@ -70,7 +91,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     }
 }
 
-fn requirement(text: &str) -> Result<Requirement, String> {
+fn requirement(text: &str) -> Result<Requirement, SelectorError> {
     let text = text.trim();
     let made = |key: &str, test| Ok(Requirement { key: label_key(key, text)?, test });
     if let Some(key) = text.strip_prefix('!') {
@@ -95,7 +116,7 @@ fn requirement(text: &str) -> Result<Requirement, String> {
     made(key, if negated { Test::NotIn(values) } else { Test::In(values) })
 }
 
-fn label_key(key: &str, of: &str) -> Result<String, String> {
+fn label_key(key: &str, of: &str) -> Result<String, SelectorError> {
     let key = key.trim();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     match !key.is_empty() && key.chars().all(allowed) && key.matches('/').count() <= 1 {
@@ -104,7 +125,7 @@ fn label_key(key: &str, of: &str) -> Result<String, String> {
     }
 }
 
-fn label_value(value: &str, of: &str) -> Result<String, String> {
+fn label_value(value: &str, of: &str) -> Result<String, SelectorError> {
     let value = value.trim();
     match value.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')) {
         true => Ok(value.to_owned()),
@@ -112,10 +133,8 @@ fn label_value(value: &str, of: &str) -> Result<String, String> {
     }
 }
 
-fn wrong(text: &str) -> String {
-    format!(
-        "{text:?} is not a label requirement; use KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY or !KEY"
-    )
+fn wrong(text: &str) -> SelectorError {
+    SelectorError::Requirement(text.to_owned())
 }
 
 #[cfg(test)]
@@ -164,6 +183,6 @@ mod tests {
         {
             assert!(text.parse::<Selector>().is_err(), "{text:?}");
         }
-        assert!("app is web".parse::<Selector>().unwrap_err().contains("KEY in (A,B)"));
+        assert!("app is web".parse::<Selector>().unwrap_err().to_string().contains("KEY in (A,B)"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_agent::tasks::Task;
-use outrigger_lifecycle::Outlook;
+use outrigger_lifecycle::{CannotRestart, Outlook};
 use outrigger_runtime::Runtime;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -21,7 +21,9 @@ use super::wire::{
     Accepted, Answer, Applied, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
 };
 use super::{exec, logs};
+use crate::read::ReadError;
 use crate::record::RunRecord;
+use crate::supervisor::CheckError;
 
 /// Maximum number of connections. For a further one the oldest that has not sent a request is closed; if there
 /// is none, it is refused with a message.
@@ -35,31 +37,70 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Changes within this time are reported together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// The refusal when orders are no longer carried out.
-const ENDING: &str = "the node is ending; try again when it is back";
-
-/// Why an order is not carried out.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Why an order is not carried out. Clients get the text.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
-    /// The order is not possible.
-    #[error("{0}")]
-    Refused(String),
-    /// The order is possible but failed, for example because the disk is full.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<String> for OrderError {
-    fn from(text: String) -> Self {
-        OrderError::Refused(text)
-    }
+    /// The manifests cannot be run.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A pod cannot be run.
+    #[error("pod {pod:?}: {source}")]
+    Pod { pod: String, source: CheckError },
+    /// The objects belong to a file of the manifest directory.
+    #[error("the node keeps these objects as {} says; change that file instead", .0.display())]
+    ManifestDir(PathBuf),
+    /// The objects belong to several runs. Each pair is an object and its run.
+    #[error(
+        "{} belongs to run {} and {} to run {}; apply the manifests of each run on their own",
+        .0.0, .0.1, .1.0, .1.1
+    )]
+    SeveralRuns((String, String), (String, String)),
+    /// Another run has the workload.
+    #[error("{object} is already there, in run {run}; stop it first, or change it with `outrigger apply`")]
+    WorkloadExists { object: String, run: String },
+    /// Another run has a pod of this name.
+    #[error("pod {0:?} is already there; stop it first, or change it with `outrigger apply`")]
+    PodExists(String),
+    /// A run in the foreground cannot be changed.
+    #[error("this run is in the foreground; only a node can be changed")]
+    Foreground,
+    /// A run in the foreground runs what it was started with.
+    #[error("this run takes no more pods; only a node does")]
+    NoMorePods,
+    /// A container cannot be restarted now.
+    #[error(transparent)]
+    Restart(#[from] CannotRestart),
+    /// The pod of the order has ended.
+    #[error("the pod has ended")]
+    PodEnded,
+    /// Orders are no longer carried out.
+    #[error("the node is ending; try again when it is back")]
+    NodeEnding,
+    /// Orders are no longer carried out, because the machine is turned off.
+    #[error("the machine is shutting down; try again when it is back")]
+    Shutdown,
+    /// The state directory is full or read-only.
+    #[error("the node cannot write in its state directory {}: {source}", dir.display())]
+    StateDir { dir: PathBuf, source: io::Error },
 }
 
 impl From<OrderError> for Answer {
     fn from(error: OrderError) -> Self {
+        let text = error.to_string();
         match error {
-            OrderError::Refused(text) => Answer::Refused(text),
-            OrderError::Failed(text) => Answer::Failed(text),
+            OrderError::NodeEnding | OrderError::Shutdown | OrderError::StateDir { .. } => {
+                Answer::Failed(text)
+            }
+            OrderError::Read(_)
+            | OrderError::Pod { .. }
+            | OrderError::ManifestDir(_)
+            | OrderError::SeveralRuns(..)
+            | OrderError::WorkloadExists { .. }
+            | OrderError::PodExists(_)
+            | OrderError::Foreground
+            | OrderError::NoMorePods
+            | OrderError::Restart(_)
+            | OrderError::PodEnded => Answer::Refused(text),
         }
     }
 }
@@ -104,7 +145,7 @@ pub(crate) struct RestartOrder {
     /// The container; `None` means all, in order.
     pub(crate) container: Option<usize>,
     /// The result.
-    pub(crate) reply: oneshot::Sender<Result<(), String>>,
+    pub(crate) reply: oneshot::Sender<Result<(), OrderError>>,
 }
 
 /// An order to stop pods.
@@ -299,20 +340,20 @@ impl<R: Runtime> Server<R> {
             Request::Run(record) => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Run { record, reply }).await;
-                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::Failed(ENDING.to_owned())));
+                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::NodeEnding));
                 client.answer(&answer.map_or_else(Answer::from, Answer::Accepted)).await
             }
             Request::Apply { record, dry_run } => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Apply { record, dry_run, reply }).await;
-                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::Failed(ENDING.to_owned())));
+                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::NodeEnding));
                 client.answer(&answer.map_or_else(Answer::from, Answer::Applied)).await
             }
             Request::Restart { pod, container } => {
                 let (reply, answer) = oneshot::channel();
                 let _ = self.orders.send(Order::Restart(RestartOrder { pod, container, reply })).await;
-                let answer = answer.await.unwrap_or_else(|_| Err("the pod has ended".to_owned()));
-                client.answer(&answer.map_or_else(Answer::Refused, |()| Answer::Done)).await
+                let answer = answer.await.unwrap_or_else(|_| Err(OrderError::PodEnded));
+                client.answer(&answer.map_or_else(Answer::from, |()| Answer::Done)).await
             }
             Request::Await { run, over, running, faults } => {
                 self.wait_for_run(&run, Until { over, running }, faults, client).await

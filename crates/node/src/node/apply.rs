@@ -11,7 +11,7 @@ use outrigger_runtime::Runtime;
 
 use super::run_store::{RECORD, WORKLOADS};
 use super::runs::{RunOrder, Update};
-use super::{Node, Run};
+use super::{Node, Run, check};
 use crate::control::{Applied, AppliedObject, OrderError, PodState};
 use crate::record::{Retired, RunRecord, SavedWorkloads};
 use crate::work::{PlannedPod, Work};
@@ -32,16 +32,13 @@ impl<R: Runtime> Node<R> {
             return Ok(Applied { run, objects });
         };
         if let Some(path) = &self.runs[&id].record.manifest {
-            return Err(OrderError::Refused(format!(
-                "the node keeps these objects as {} says; change that file instead",
-                path.display()
-            )));
+            return Err(OrderError::ManifestDir(path.clone()));
         }
         self.apply_to(&id, record, work, dry_run)
     }
 
     /// The run that contains objects of these manifests, if any.
-    fn run_of(&self, work: &Work) -> Result<Option<String>, String> {
+    fn run_of(&self, work: &Work) -> Result<Option<String>, OrderError> {
         let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of).collect();
         let mut found: Option<(String, ObjectKey)> = None;
         // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
@@ -54,10 +51,9 @@ impl<R: Runtime> Node<R> {
                 continue;
             };
             if let Some((other, first)) = &found {
-                return Err(format!(
-                    "{} belongs to run {other} and {} to run {id}; apply the manifests of each run on their own",
-                    first.display(),
-                    key.display()
+                return Err(OrderError::SeveralRuns(
+                    (first.display(), other.clone()),
+                    (key.display(), id.clone()),
                 ));
             }
             found = Some((id.clone(), key));
@@ -105,8 +101,8 @@ impl<R: Runtime> Node<R> {
         if dry_run {
             return Ok(answer);
         }
-        self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(&e))?;
-        self.store.forget_end(id).map_err(|e| self.cannot_write(&e))?;
+        self.store.save_run(id, RECORD, &record).map_err(|e| self.cannot_write(e))?;
+        self.store.forget_end(id).map_err(|e| self.cannot_write(e))?;
         let Some(run) = self.runs.get_mut(id) else { return Ok(answer) };
         self.registry.run_changes(id);
         let update = Update { keys: record.keys(&work), work, files: record.files.clone() };
@@ -128,7 +124,7 @@ impl<R: Runtime> Node<R> {
         record: &RunRecord,
         work: &Work,
         compared: &[(ObjectKey, ObjectChange)],
-    ) -> Result<(), String> {
+    ) -> Result<(), OrderError> {
         let (driven, _) = self.drive(id, record, work.clone());
         for pod in &work.pods {
             let origin = &pod.manifest.origin;
@@ -136,7 +132,7 @@ impl<R: Runtime> Node<R> {
                 key.kind == origin.kind && key.namespace == origin.namespace && key.name == origin.name
             };
             if compared.iter().any(|(key, change)| *change == ObjectChange::New && is_it(key)) {
-                driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+                check(&driven, pod)?;
             }
         }
         Ok(())
@@ -176,16 +172,13 @@ impl<R: Runtime> Node<R> {
 
     /// Checks that no pod and no workload of another run has a name that these manifests use. Generated names of pods
     /// are not among them: each run has its own.
-    pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), String> {
+    pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), OrderError> {
         for key in work.workloads.iter().map(ObjectKey::of).filter(|key| key.kind != "Pod") {
             let is_there = |(id, other): &(&String, &Run<R>)| {
                 run != Some(id.as_str()) && other.ended.is_none() && other.standings.has_live(&key.id())
             };
             if let Some((id, _)) = self.runs.iter().find(is_there) {
-                return Err(format!(
-                    "{} is already there, in run {id}; stop it first, or change it with `outrigger apply`",
-                    key.display()
-                ));
+                return Err(OrderError::WorkloadExists { object: key.display(), run: id.clone() });
             }
         }
         let there = self.registry.pods();
@@ -197,9 +190,7 @@ impl<R: Runtime> Node<R> {
                     && (run.is_none() || p.run.as_deref() != run)
             };
             if there.iter().any(is_taken) {
-                return Err(format!(
-                    "pod {name:?} is already there; stop it first, or change it with `outrigger apply`"
-                ));
+                return Err(OrderError::PodExists(name));
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::string::FromUtf8Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -123,7 +124,8 @@ impl Manifests {
                 Ok(text) => drop(files.texts.insert(path, text)),
                 // The file was deleted meanwhile.
                 Err(_) if fs::symlink_metadata(&path).is_err() => {}
-                Err(why) => {
+                Err(e) => {
+                    let why = e.to_string();
                     if state.reported.get(&path) != Some(&why) {
                         tracing::error!("{} {why}", path.display());
                     }
@@ -222,14 +224,30 @@ impl Manifests {
     }
 }
 
-/// The text of a manifest, or why it cannot be read.
-fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, String> {
+/// Why a file of the manifest directory is not run.
+#[derive(Debug, thiserror::Error)]
+enum UnreadableManifest {
+    /// A link to something that does not exist.
+    #[error("is a link to {0}, which does not exist; correct or remove it")]
+    DanglingLink(String),
+    /// The kernel, or the owner of the file, does not allow it.
+    #[error("cannot be read: {0}")]
+    Open(#[from] io::Error),
+    /// The file is too large.
+    #[error("is larger than 8 MiB, the limit of a manifest; split it into several files")]
+    TooLarge,
+    /// The file is not UTF-8.
+    #[error("is not text: {0}")]
+    NotText(#[from] FromUtf8Error),
+}
+
+/// The text of a manifest.
+fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, UnreadableManifest> {
     let failed = |e: io::Error| match rustix::fs::readlinkat(dir, name, Vec::new()) {
         Ok(target) if e.kind() == io::ErrorKind::NotFound => {
-            let target = String::from_utf8_lossy(target.as_bytes()).into_owned();
-            format!("is a link to {target}, which does not exist; correct or remove it")
+            UnreadableManifest::DanglingLink(String::from_utf8_lossy(target.as_bytes()).into_owned())
         }
-        _ => format!("cannot be read: {e}"),
+        _ => e.into(),
     };
     let file = trusted::open_in(dir, at, name).map_err(failed)?;
     let size = file.metadata().map_err(failed)?.len();
@@ -238,9 +256,9 @@ fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, String> 
         file.take(SIZE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     }
     if size > SIZE_MAX || bytes.len() as u64 > SIZE_MAX {
-        return Err("is larger than 8 MiB, the limit of a manifest; split it into several files".to_owned());
+        return Err(UnreadableManifest::TooLarge);
     }
-    String::from_utf8(bytes).map_err(|e| format!("is not text: {e}"))
+    Ok(String::from_utf8(bytes)?)
 }
 
 /// Owner, mode and number of names, which decide whether something is trusted.
@@ -302,7 +320,7 @@ mod tests {
         ];
         let open = trusted::open_dir(dir.path()).unwrap();
         for (name, why) in manifests {
-            let said = read(open.as_fd(), dir.path(), OsStr::new(name)).unwrap_err();
+            let said = read(open.as_fd(), dir.path(), OsStr::new(name)).unwrap_err().to_string();
             assert!(said.starts_with(why), "{name}: {said}");
         }
     }

@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
-use crate::read::{Checks, Machine, Read, ReadOptions, read};
+use crate::read::{Checks, Machine, Read, ReadError, ReadOptions, read};
 use crate::record::{RunEnd, RunRecord, SavedWorkloads};
 use crate::sinks::Sinks;
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
@@ -111,6 +111,20 @@ pub enum NodeError {
     /// The machine refused something that every node needs.
     #[error("cannot run a node: {0}")]
     Machine(#[from] std::io::Error),
+}
+
+/// Why a run of another process cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+enum ResumeError {
+    /// What it runs was not saved.
+    #[error("its manifest is missing")]
+    NoRecord,
+    /// Its files cannot be read.
+    #[error(transparent)]
+    File(#[from] std::io::Error),
+    /// Its manifests cannot be run any more.
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }
 
 /// A new run id of letters and digits.
@@ -213,11 +227,9 @@ impl<R: Runtime> Node<R> {
     }
 
     /// Resumes a run of another process.
-    fn resume(&mut self, id: &str) -> Result<(), String> {
-        let missing = || "its manifest is missing".to_owned();
-        let text = |e: std::io::Error| e.to_string();
-        let record: RunRecord = self.store.load_run(id, RECORD).map_err(text)?.ok_or_else(missing)?;
-        let end: Option<RunEnd> = self.store.load_run(id, END).map_err(text)?;
+    fn resume(&mut self, id: &str) -> Result<(), ResumeError> {
+        let record: RunRecord = self.store.load_run(id, RECORD)?.ok_or(ResumeError::NoRecord)?;
+        let end: Option<RunEnd> = self.store.load_run(id, END)?;
         let work = self.read(&record, Checks::Accepted).map(|read| self.warn(&record, read))?;
         let saved: Option<SavedWorkloads> = self.store.load_run(id, WORKLOADS).unwrap_or_else(|e| {
             tracing::error!(run = id, "cannot read the state of its workloads, starting them again: {e}");
@@ -240,20 +252,20 @@ impl<R: Runtime> Node<R> {
     }
 
     /// Reads the manifests of a run, with the restrictions of this node.
-    fn read(&self, record: &RunRecord, checks: Checks<'_>) -> Result<Read, String> {
+    fn read(&self, record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
         let restricted = self.options.restricted || record.reading.restricted;
         let reading = ReadOptions { restricted, ..record.reading.clone() };
         let record = RunRecord { reading, ..record.clone() };
-        read(&record, checks).map_err(|e| e.to_string())
+        read(&record, checks)
     }
 
     /// Reads the manifests of a run that is to be started or changed.
-    fn read_new(&mut self, record: &RunRecord) -> Result<Work, String> {
+    fn read_new(&mut self, record: &RunRecord) -> Result<Work, ReadError> {
         self.read(record, Checks::New(&self.options.machine)).map(|read| self.warn(record, read))
     }
 
     /// Reads the manifests of a run that was accepted before.
-    fn read_accepted(&self, record: &RunRecord) -> Result<Work, String> {
+    fn read_accepted(&self, record: &RunRecord) -> Result<Work, ReadError> {
         self.read(record, Checks::Accepted).map(|read| read.work)
     }
 
@@ -276,11 +288,11 @@ impl<R: Runtime> Node<R> {
         let record = RunRecord { names: id.clone(), ..record };
         let (mut driven, orders) = self.drive(&id, &record, work.clone());
         for pod in &work.pods {
-            driven.supervisor.check(pod).map_err(|e| format!("pod {:?}: {e}", pod.manifest.name()))?;
+            check(&driven, pod)?;
         }
         if let Err(e) = self.store.save_run(&id, RECORD, &record) {
             self.store.forget_run(&id);
-            return Err(self.cannot_write(&e));
+            return Err(self.cannot_write(e));
         }
         // From here on its names are taken.
         driven.step();
@@ -291,10 +303,9 @@ impl<R: Runtime> Node<R> {
         Ok(Accepted { run: id, objects })
     }
 
-    /// The message if the state directory is full or read-only.
-    fn cannot_write(&self, error: &std::io::Error) -> OrderError {
-        let dir = self.options.state_dir.display();
-        OrderError::Failed(format!("the node cannot write in its state directory {dir}: {error}"))
+    /// The error if the state directory is full or read-only.
+    fn cannot_write(&self, source: std::io::Error) -> OrderError {
+        OrderError::StateDir { dir: self.options.state_dir.clone(), source }
     }
 
     fn drive(
@@ -632,18 +643,24 @@ impl<R: Runtime> Node<R> {
     }
 }
 
+/// Checks whether a pod of a run can be run at all.
+fn check<R: Runtime>(driven: &Driven<R>, pod: &PlannedPod) -> Result<(), OrderError> {
+    let refused = |source| OrderError::Pod { pod: pod.manifest.name().to_owned(), source };
+    driven.supervisor.check(pod).map(drop).map_err(refused)
+}
+
 /// Refuses all orders of a node that ends, forever.
 async fn refuse_all(orders: &mut mpsc::Receiver<Order>, end: End) -> Infallible {
-    let why = match end {
-        End::Asked => "the node is ending; try again when it is back",
-        End::PowerFailure | End::Shutdown => "the machine is shutting down; try again when it is back",
+    let why = || match end {
+        End::Asked => OrderError::NodeEnding,
+        End::PowerFailure | End::Shutdown => OrderError::Shutdown,
     };
     while let Some(order) = orders.recv().await {
         // The client may be gone.
         match order {
-            Order::Run { reply, .. } => drop(reply.send(Err(OrderError::Failed(why.to_owned())))),
-            Order::Apply { reply, .. } => drop(reply.send(Err(OrderError::Failed(why.to_owned())))),
-            Order::Restart(order) => drop(order.reply.send(Err(why.to_owned()))),
+            Order::Run { reply, .. } => drop(reply.send(Err(why()))),
+            Order::Apply { reply, .. } => drop(reply.send(Err(why()))),
+            Order::Restart(order) => drop(order.reply.send(Err(why()))),
             // The pods are being stopped, which is what the client waits for.
             Order::Stop(_) | Order::StopRun { .. } => {}
         }

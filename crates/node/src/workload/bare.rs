@@ -7,7 +7,7 @@ use outrigger_lifecycle::{Phase, RestartPolicy, Time};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Standing, Wanted};
+use super::{Controller, Pods, Standing, Wanted, WorkloadError};
 use crate::work::PlannedPod;
 
 /// A bare Pod.
@@ -41,7 +41,7 @@ impl Bare {
 }
 
 impl Controller for Bare {
-    fn step(&mut self, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+    fn step(&mut self, pods: &mut dyn Pods, _: Stamp) -> Result<(), WorkloadError> {
         if let Some(pod) = self.pod.take() {
             let added = pods.add(pod, StatusUpdates::Omitted);
             // A pod that was not added never reports its end.
@@ -94,7 +94,7 @@ impl Controller for Bare {
         }
     }
 
-    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, _: Stamp) -> Result<(), WorkloadError> {
         let pod = to.pod;
         match self.number {
             Some(number) if self.result.is_none() => pods.update(number, pod),
@@ -125,8 +125,8 @@ impl Controller for Bare {
         json!(Saved { number: self.number, result: self.result, stop: self.stop.into_iter().collect() })
     }
 
-    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
-        let Saved { number, result, stop } = serde_json::from_value(saved).map_err(|e| e.to_string())?;
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), WorkloadError> {
+        let Saved { number, result, stop } = serde_json::from_value(saved)?;
         (self.number, self.result) = (number, result);
         (self.stop, self.is_stop_due) = (stop.into_iter().next(), true);
         let (Some(number), Some(pod)) = (number, self.pod.take_if(|_| number.is_some())) else {

@@ -15,7 +15,7 @@ use outrigger_lifecycle::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Source, Standing, Wanted, record};
+use super::{Controller, Pods, Source, Standing, Wanted, WorkloadError, record};
 
 /// The controller of a Job.
 pub(super) struct JobController {
@@ -94,7 +94,7 @@ impl JobController {
         record(pods, stamp.exact, &self.title, event);
     }
 
-    fn create(&mut self, order: PodOrder, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+    fn create(&mut self, order: PodOrder, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError> {
         let made = match order.index {
             Some(index) => (index, order.attempt),
             // Without indexes every pod has its own number.
@@ -181,7 +181,7 @@ impl JobController {
 }
 
 impl Controller for JobController {
-    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError> {
         if !std::mem::replace(&mut self.is_begun, true) {
             self.begin(pods, stamp);
         }
@@ -272,7 +272,7 @@ impl Controller for JobController {
     }
 
     /// A changed Job is always replaced.
-    fn update(&mut self, _: Wanted, _: &mut dyn Pods, _: Stamp) -> Result<(), String> {
+    fn update(&mut self, _: Wanted, _: &mut dyn Pods, _: Stamp) -> Result<(), WorkloadError> {
         Ok(())
     }
 
@@ -303,11 +303,10 @@ impl Controller for JobController {
         })
     }
 
-    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
-        let Saved { obs, numbers, made, failed, is_begun, stop } =
-            serde_json::from_value(saved).map_err(|e| e.to_string())?;
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), WorkloadError> {
+        let Saved { obs, numbers, made, failed, is_begun, stop } = serde_json::from_value(saved)?;
         if obs.pods.len() != numbers.len() || numbers.len() != made.len() {
-            return Err("the pods of the Job do not add up".to_owned());
+            return Err(WorkloadError::SavedPods("Job"));
         }
         (self.obs, self.numbers, self.made) = (obs, numbers, made);
         (self.failed, self.is_begun, self.stop) = (failed, is_begun, stop.into_iter().next());

@@ -21,20 +21,38 @@ use serde_json::Value;
 use outrigger_agent::clock::{Stamp, rfc3339_nanos};
 use outrigger_agent::event::{PodResult, StatusUpdate};
 use outrigger_agent::options::StatusUpdates;
+use outrigger_agent::{AgentError, PodError};
 
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
 
+/// Why a controller cannot carry out a step, or resume.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WorkloadError {
+    /// A pod is invalid.
+    #[error(transparent)]
+    Pod(#[from] PodError),
+    /// The agent does not take a pod.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    /// The saved state cannot be read.
+    #[error(transparent)]
+    Saved(#[from] serde_json::Error),
+    /// The saved state contradicts itself.
+    #[error("the pods of the {0} do not add up")]
+    SavedPods(&'static str),
+}
+
 /// Runs the pods of controllers. Pods are identified by numbers.
 pub(crate) trait Pods {
     /// Runs a new pod and returns its number.
-    fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, String>;
+    fn add(&mut self, pod: PlannedPod, status: StatusUpdates) -> Result<usize, WorkloadError>;
     /// Runs a pod with an existing number, resuming it if another process started it.
-    fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), String>;
+    fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), WorkloadError>;
     /// Shows an ended pod, if any of its state is left.
     fn show(&mut self, number: usize, pod: PlannedPod);
     /// Updates a pod in place.
-    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String>;
+    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), WorkloadError>;
     /// Stops a pod; `None` means its own grace period. Does nothing if the pod has ended.
     fn stop(&mut self, number: usize, grace_ms: Option<u64>);
     /// Records an event of a workload.
@@ -63,7 +81,7 @@ pub(crate) enum Standing {
 /// Manages the pods of one workload. It contains no rules: the engine decides.
 pub(crate) trait Controller: Send {
     /// Asks the engine for a decision and carries it out.
-    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String>;
+    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError>;
     /// The time of the next step if nothing happens before.
     fn wake(&self) -> Option<Time>;
     /// The status of a pod changed. `now` is the run's time: pods have clocks of their own.
@@ -81,7 +99,7 @@ pub(crate) trait Controller: Send {
     /// How far it is.
     fn standing(&self) -> Standing;
     /// Applies a change of the manifest that does not require a replacement.
-    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String>;
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError>;
     /// Stops the workload.
     fn stop(&mut self, grace_ms: Option<u64>);
     /// The result, once there is nothing left to do.
@@ -89,7 +107,7 @@ pub(crate) trait Controller: Send {
     /// The state another process needs to resume.
     fn save(&self) -> Value;
     /// Restores saved state and resumes the pods.
-    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String>;
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), WorkloadError>;
 }
 
 /// One object of a manifest: a Pod, or a workload and its pods.

@@ -14,7 +14,7 @@ use outrigger_manifest::Workload;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Controller, Pods, Source, Standing, Wanted, record};
+use super::{Controller, Pods, Source, Standing, Wanted, WorkloadError, record};
 
 /// The controller of a workload whose pods keep running.
 pub(super) struct Replicas {
@@ -109,7 +109,7 @@ impl Replicas {
         (place, attempt): (u32, u32),
         pods: &mut dyn Pods,
         stamp: Stamp,
-    ) -> Result<(), String> {
+    ) -> Result<(), WorkloadError> {
         let pod = self.source.pod(place, attempt);
         let name = pod.manifest.name().to_owned();
         let index = self.is_indexed.then_some(place);
@@ -215,7 +215,7 @@ impl Counts {
 }
 
 impl Controller for Replicas {
-    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+    fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError> {
         if !std::mem::replace(&mut self.is_begun, true) {
             let event = WorkloadEvent::WorkloadStarted { replicas: self.plan.replicas };
             record(pods, stamp.exact, &self.title, event);
@@ -289,7 +289,7 @@ impl Controller for Replicas {
     }
 
     /// Only the number of replicas can be changed.
-    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), String> {
+    fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError> {
         let Some(workload) = to.workload else { return Ok(()) };
         (self.source.workload, self.source.like) = (workload, to.pod);
         let replicas = self.source.count();
@@ -321,11 +321,10 @@ impl Controller for Replicas {
         })
     }
 
-    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), String> {
-        let Saved { obs, pods: known, made, is_begun, stop } =
-            serde_json::from_value(saved).map_err(|e| e.to_string())?;
+    fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), WorkloadError> {
+        let Saved { obs, pods: known, made, is_begun, stop } = serde_json::from_value(saved)?;
         if obs.pods.len() != known.len() || known.len() != made.len() {
-            return Err("the pods of the workload do not add up".to_owned());
+            return Err(WorkloadError::SavedPods("workload"));
         }
         (self.obs, self.pods, self.made) = (obs, known, made);
         (self.is_begun, self.stop) = (is_begun, stop.into_iter().next());

@@ -263,12 +263,12 @@ struct FakePods {
 }
 
 impl Pods for FakePods {
-    fn add(&mut self, pod: PlannedPod, _: StatusUpdates) -> Result<usize, String> {
+    fn add(&mut self, pod: PlannedPod, _: StatusUpdates) -> Result<usize, WorkloadError> {
         self.names.push(pod.manifest.name().to_owned());
         Ok(self.names.len() - 1)
     }
 
-    fn resume(&mut self, number: usize, pod: PlannedPod, _: StatusUpdates) -> Result<(), String> {
+    fn resume(&mut self, number: usize, pod: PlannedPod, _: StatusUpdates) -> Result<(), WorkloadError> {
         assert_eq!(self.names[number], pod.manifest.name(), "the same pod as before");
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Pods for FakePods {
         assert_eq!(self.names[number], pod.manifest.name(), "the same pod as before");
     }
 
-    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), String> {
+    fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), WorkloadError> {
         assert_eq!(self.names[number], pod.manifest.name(), "the same pod as before");
         self.updated.push(number);
         Ok(())

@@ -468,7 +468,8 @@ impl Agent {
         let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let container =
             Container { name: target.name.clone(), ports: Some(target.ports.clone()), ..Default::default() };
-        outrigger_agent::hooks::hook_from_here(&container, hook, address, limit).await
+        let ran = outrigger_agent::hooks::hook_from_here(&container, hook, address, limit).await;
+        ran.map_err(|error| error.to_string())
     }
 }
 

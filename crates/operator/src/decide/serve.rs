@@ -136,7 +136,8 @@ impl Seen {
 
 /// The next step.
 pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> Step {
-    if let Err(message) = check_runtime(request, runtimes) {
+    if let Err(e) = check_runtime(request, runtimes) {
+        let message = e.to_string();
         return Step::Complete { states: request.status.container_recreate_states.clone(), message };
     }
     let has_begun = request.status.phase == "Recreating";
@@ -472,24 +473,36 @@ fn is_of(snapshot: &Snapshot, instance: &Instance) -> bool {
     snapshot.name == instance.name && id == instance.id
 }
 
+/// A request for containers that this agent cannot stop.
+#[derive(Debug, thiserror::Error)]
+enum RuntimeMismatch {
+    #[error("container {container} has no valid id: {id:?}")]
+    NoId { container: String, id: String },
+    #[error("the containers of the request have different runtimes")]
+    Several,
+    #[error("the agent has no runtime {wanted:?}, only {}", known.join(", "))]
+    Unknown { wanted: String, known: Vec<String> },
+}
+
 /// CRR-35: all containers belong to one runtime, and it is this one.
-fn check_runtime(request: &Request, runtimes: &[&str]) -> Result<(), String> {
+fn check_runtime(request: &Request, runtimes: &[&str]) -> Result<(), RuntimeMismatch> {
     let mut found: Option<&str> = None;
     for target in &request.spec.containers {
         let id = target.status_context.as_ref().map(|c| c.container_id.as_str()).unwrap_or_default();
         let Some((runtime, rest)) = id.split_once("://").filter(|(r, id)| !r.is_empty() && !id.is_empty())
         else {
-            return Err(format!("container {} has no valid id: {id:?}", target.name));
+            return Err(RuntimeMismatch::NoId { container: target.name.clone(), id: id.to_owned() });
         };
         let _ = rest;
         if found.is_some_and(|other| other != runtime) {
-            return Err("the containers of the request have different runtimes".to_owned());
+            return Err(RuntimeMismatch::Several);
         }
         found = Some(runtime);
     }
     match found {
         Some(runtime) if !runtimes.contains(&runtime) => {
-            Err(format!("the agent has no runtime {runtime:?}, only {}", runtimes.join(", ")))
+            let known = runtimes.iter().map(ToString::to_string).collect();
+            Err(RuntimeMismatch::Unknown { wanted: runtime.to_owned(), known })
         }
         _ => Ok(()),
     }

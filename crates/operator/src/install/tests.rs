@@ -54,7 +54,10 @@ fn settings_of_operator_and_agent_stay_when_it_is_installed_again() {
     assert!(options.check().is_ok() && all(&options).contains("\"--cri-endpoint=/run/crio/crio.sock\"]"));
     for bad in ["", "tcp://x", "/var/x.sock", "unix:///run/../etc/x", "unix:///run/a\"]", "unix:///run/a b"] {
         let options = Options { cri_endpoint: Some(bad.to_owned()), ..Options::default() };
-        assert!(options.check().is_err_and(|problem| problem.contains("--cri-endpoint")), "{bad:?}");
+        assert!(
+            options.check().is_err_and(|problem| problem.to_string().contains("--cri-endpoint")),
+            "{bad:?}"
+        );
     }
 }
 
@@ -135,12 +138,15 @@ fn options_are_checked() {
     for namespace in
         ["", "A", "a.b", "a b", "a\n- b", "-a", "0", "1e3", "true", "null", "default", long.as_str()]
     {
-        let problem =
-            Options { namespace: namespace.to_owned(), ..fine.clone() }.check().expect_err(namespace);
+        let problem = Options { namespace: namespace.to_owned(), ..fine.clone() }
+            .check()
+            .expect_err(namespace)
+            .to_string();
         assert!(problem.starts_with("--namespace"), "{problem}");
     }
     for image in ["", "a b", "a\nb: c", "a: b", "a#b", "a:", "{{x}}", "x:y:z", "a//b", "a/b:1/c"] {
-        let problem = Options { image: image.to_owned(), ..fine.clone() }.check().expect_err(image);
+        let problem =
+            Options { image: image.to_owned(), ..fine.clone() }.check().expect_err(image).to_string();
         assert!(problem.starts_with("--image"), "{problem}");
     }
     for url in [
@@ -153,7 +159,8 @@ fn options_are_checked() {
         "https://a\nb: c",
         "https://u@a",
     ] {
-        let problem = Options { webhook_url: Some(url.to_owned()), ..fine.clone() }.check().expect_err(url);
+        let problem =
+            Options { webhook_url: Some(url.to_owned()), ..fine.clone() }.check().expect_err(url).to_string();
         assert!(problem.starts_with("--webhook-url"), "{problem}");
     }
 }

@@ -7,7 +7,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use libtest_mimic::{Failed, Trial};
+use anyhow::Context as _;
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::case;
@@ -34,20 +35,20 @@ const CASES: [&str; 12] = [
 pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
     let trial = |name: &'static str| {
         let bench = Arc::clone(bench);
-        Trial::test(format!("side_by_side::{name}"), move || one(&bench, name).map_err(Failed::from))
+        Trial::test(format!("side_by_side::{name}"), move || one(&bench, name).map_err(trials::failed))
     };
     CASES.into_iter().map(trial).collect()
 }
 
-fn one(bench: &Bench, name: &str) -> Result<(), String> {
+fn one(bench: &Bench, name: &str) -> anyhow::Result<()> {
     let case = case::read(&trials::top().join("cases").join(format!("{name}.yaml")))?;
     let recorded = read(&trials::top().join("golden").join(format!("{name}.json")))?;
     run::case(bench, &case, &|events, status| compare(&recorded, events, status))
 }
 
-fn read(path: &Path) -> Result<Value, String> {
-    let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))
+fn read(path: &Path) -> anyhow::Result<Value> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
 }
 
 fn compare(recorded: &Value, events: &Events, status: Option<&Value>) -> Vec<String> {

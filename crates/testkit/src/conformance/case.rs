@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::{Context as _, anyhow};
 use outrigger_manifest::{ReadOptions, SourceFile, parse};
 use serde_json::{Map, Value, json};
 
@@ -39,16 +40,18 @@ impl std::fmt::Display for Kubelet {
     }
 }
 
-pub fn read(path: &Path) -> Result<Case, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+/// # Errors
+/// The file is not a case.
+pub fn read(path: &Path) -> anyhow::Result<Case> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let source = SourceFile { name: path.display().to_string(), text: Arc::from(text) };
-    let documents = parse(0, &source, &ReadOptions::default()).map_err(|e| format!("{e:?}"))?;
-    let case = documents.first().ok_or("an empty case")?.root.to_json();
+    let documents = parse(0, &source, &ReadOptions::default()).map_err(|e| anyhow!("{e:?}"))?;
+    let case = documents.first().context("an empty case")?.root.to_json();
     let text = |key: &str| case[key].as_str().unwrap_or_default().to_owned();
     let kubelet = [Kubelet::Held, Kubelet::NotRun]
         .into_iter()
         .find(|k| k.to_string() == text("kubelet"))
-        .ok_or("the case does not say whether it was run on a kubelet (`kubelet: v1.36.4` or `not run`)")?;
+        .context("the case does not say whether it was run on a kubelet (`kubelet: v1.36.4` or `not run`)")?;
     Ok(Case {
         kubelet,
         name: text("name"),

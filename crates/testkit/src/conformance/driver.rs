@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
@@ -51,9 +52,9 @@ pub enum Driver {
 
 impl Driver {
     /// Starts the pod. `out` receives the output.
-    pub fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> Result<Self, String> {
+    pub fn start(bench: &Bench, case: &Case, dir: &Path, pod: &str, nth: u64) -> anyhow::Result<Self> {
         let manifest = dir.join("pod.json");
-        let out = fs::File::create(dir.join("out")).map_err(|e| format!("prepare the case: {e}"))?;
+        let out = fs::File::create(dir.join("out")).context("prepare the case")?;
         let grace = case.actions.iter().find_map(|a| a["grace"].as_u64());
         let mut flags = bench.extra_flags.clone();
         flags.extend(grace.into_iter().flat_map(|grace| ["--grace-period".to_owned(), grace.to_string()]));
@@ -64,7 +65,7 @@ impl Driver {
             command.arg("run").arg("--keep-trying").arg("--state-dir").arg(bench.work.join("state"));
             command.arg("--events").arg(dir.join("events.jsonl")).args(flags).arg(&manifest);
             command.stdin(Stdio::null()).stdout(clone(&out)).stderr(out).process_group(0);
-            return command.spawn().map(Driver::Foreground).map_err(|e| format!("start the case: {e}"));
+            return command.spawn().map(Driver::Foreground).context("start the case");
         };
         let mut node =
             KilledNode::new(bench, dir, pod, seed ^ hash(pod) ^ nth.wrapping_mul(0x9e37_79b9), out);
@@ -93,7 +94,7 @@ impl Driver {
     }
 
     /// Deletes the pod.
-    pub fn delete(&mut self) -> Result<(), String> {
+    pub fn delete(&mut self) -> anyhow::Result<()> {
         match self {
             Driver::Foreground(child) => signal(child, Signal::TERM),
             Driver::Node(node) => return node.delete(),
@@ -220,11 +221,11 @@ impl KilledNode {
         command
     }
 
-    fn spawn(&mut self) -> Result<(), String> {
+    fn spawn(&mut self) -> anyhow::Result<()> {
         let mut command = self.command();
         command.arg("node").arg("--state-dir").arg(self.state()).args(&self.flags);
         command.stdout(Stdio::null()).stderr(clone(&self.out));
-        self.child = Some(command.spawn().map_err(|e| format!("start a node: {e}"))?);
+        self.child = Some(command.spawn().context("start a node")?);
         Ok(())
     }
 
@@ -234,7 +235,7 @@ impl KilledNode {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn wait_until_it_answers(&self) -> Result<(), String> {
+    fn wait_until_it_answers(&self) -> anyhow::Result<()> {
         let end = Instant::now() + PATIENCE;
         let answers = || {
             let runs: Value = serde_json::from_str(&self.ask(&["ps", "-o", "json"])?).ok()?;
@@ -243,7 +244,7 @@ impl KilledNode {
         };
         while answers() != Some(true) {
             if Instant::now() > end {
-                return Err("the node does not answer".to_owned());
+                bail!("the node does not answer");
             }
             std::thread::park_timeout(POLL);
         }
@@ -252,11 +253,11 @@ impl KilledNode {
 
     /// Hands over the pod, and decides when the node is killed: within the first seconds, and up to three
     /// more times.
-    fn begin(&mut self, flags: &[String], manifest: &Path) -> Result<(), String> {
+    fn begin(&mut self, flags: &[String], manifest: &Path) -> anyhow::Result<()> {
         let mut command = self.command();
         command.args(["run", "-d"]).arg("--state-dir").arg(self.state()).args(flags).arg(manifest);
         let status = command.stdout(clone(&self.out)).stderr(clone(&self.out)).status();
-        let code = status.map_err(|e| e.to_string())?.code();
+        let code = status.context("hand over the pod")?.code();
         if code != Some(0) {
             (self.refused, self.is_over) = (code.or(Some(-1)), true);
             return Ok(());
@@ -307,7 +308,7 @@ impl KilledNode {
         self.is_over
     }
 
-    fn delete(&mut self) -> Result<(), String> {
+    fn delete(&mut self) -> anyhow::Result<()> {
         let end = Instant::now() + PATIENCE;
         let (pod, grace) = (self.pod.clone(), self.grace.map(|grace| grace.to_string()));
         let mut stop = vec!["stop", "--no-wait", pod.as_str()];
@@ -318,7 +319,7 @@ impl KilledNode {
                 break;
             }
             if Instant::now() > end {
-                return Err("the pod cannot be stopped".to_owned());
+                bail!("the pod cannot be stopped");
             }
             std::thread::park_timeout(POLL);
         }
@@ -332,7 +333,7 @@ impl KilledNode {
     fn finish(&mut self) -> Vec<String> {
         let mut bad = Vec::new();
         if let Err(e) = self.wait_until_it_answers() {
-            bad.push(e);
+            bad.push(e.to_string());
         }
         if self.ask(&["stop", "--all", "--grace-period", "1"]).is_none() {
             bad.push("the pod cannot be stopped".to_owned());

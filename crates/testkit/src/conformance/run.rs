@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 
 use crate::conformance::case::{self, Case};
@@ -39,7 +40,7 @@ pub type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
 const TRIES: u64 = 6;
 
 /// Runs a case; an error is a readable description of the failure.
-pub fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), String> {
+pub fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> anyhow::Result<()> {
     for nth in 1.. {
         let mut run = Run::start(bench, case, nth)?;
         let played = judge(&mut run, compare);
@@ -51,13 +52,13 @@ pub fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> Result<(), Stri
     Ok(())
 }
 
-fn judge(run: &mut Run<'_>, compare: Compare<'_>) -> Result<(), String> {
+fn judge(run: &mut Run<'_>, compare: Compare<'_>) -> anyhow::Result<()> {
     let mut bad = match run.play() {
         Ok(mut bad) => {
             bad.extend(compare(&run.log.read(), run.status.as_ref()));
             bad
         }
-        Err(failure) => vec![failure],
+        Err(failure) => vec![format!("{failure:#}")],
     };
     bad.extend(run.driver.finish());
     if bad.is_empty() {
@@ -68,7 +69,7 @@ fn judge(run: &mut Run<'_>, compare: Compare<'_>) -> Result<(), String> {
     let lines: Vec<String> = events.iter().map(|(t, e)| format!("  {:6.2} {e}", t - zero)).collect();
     let output = fs::read_to_string(run.dir.join("out")).unwrap_or_default();
     let status = run.status.as_ref().map(Value::to_string).unwrap_or_default();
-    Err(format!("{}\nevents:\n{}\nstatus: {status}\noutput:\n{output}", bad.join("\n"), lines.join("\n")))
+    Err(anyhow!("{}\nevents:\n{}\nstatus: {status}\noutput:\n{output}", bad.join("\n"), lines.join("\n")))
 }
 
 struct Run<'c> {
@@ -84,23 +85,23 @@ struct Run<'c> {
 }
 
 impl<'c> Run<'c> {
-    fn start(bench: &Bench, case: &'c Case, nth: u64) -> Result<Self, String> {
+    fn start(bench: &Bench, case: &'c Case, nth: u64) -> anyhow::Result<Self> {
         let again = if nth > 1 { format!("{nth}-") } else { String::new() };
         let run_name = format!("{}{again}{}", bench.prefix, case.name);
         let dir = bench.work.join(&run_name);
         let event_dir = dir.join("ev");
-        let io = |e: std::io::Error| format!("prepare the case: {e}");
-        fs::create_dir_all(&event_dir).map_err(io)?;
-        fs::copy(&bench.lib, event_dir.join("lib.sh")).map_err(io)?;
+        let io = "prepare the case";
+        fs::create_dir_all(&event_dir).context(io)?;
+        fs::copy(&bench.lib, event_dir.join("lib.sh")).context(io)?;
         let log = Log(event_dir.join("log"));
-        fs::write(&log.0, "").map_err(io)?;
+        fs::write(&log.0, "").context(io)?;
         for (path, mode) in [(&dir, 0o755), (&event_dir, 0o777), (&log.0, 0o666)] {
-            fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(io)?;
+            fs::set_permissions(path, PermissionsExt::from_mode(mode)).context(io)?;
         }
         let pod_name: String = run_name.chars().take(50).collect();
         let pod = case::pod(case, &pod_name, &event_dir, &bench.image);
         let manifest = dir.join("pod.json");
-        fs::write(&manifest, serde_json::to_vec_pretty(&pod).map_err(|e| e.to_string())?).map_err(io)?;
+        fs::write(&manifest, serde_json::to_vec_pretty(&pod)?).context(io)?;
         log.add("create");
         let driver = Driver::start(bench, case, &dir, &pod_name, nth)?;
         let began = Instant::now();
@@ -118,7 +119,7 @@ impl<'c> Run<'c> {
     }
 
     /// Carries out the actions, waits for the end, and returns the failures.
-    fn play(&mut self) -> Result<Vec<String>, String> {
+    fn play(&mut self) -> anyhow::Result<Vec<String>> {
         for action in &self.case.actions {
             self.action(action)?;
         }
@@ -182,11 +183,11 @@ impl<'c> Run<'c> {
         bad
     }
 
-    fn action(&mut self, action: &Value) -> Result<(), String> {
+    fn action(&mut self, action: &Value) -> anyhow::Result<()> {
         if let Some(after) = action["after"].as_str() {
             self.wait_for(after, |run| run.ended || events::find(&run.log.read(), after).is_some())?;
             if events::find(&self.log.read(), after).is_none() {
-                return Err(format!("the pod ended before {after}"));
+                bail!("the pod ended before {after}");
             }
         }
         let seconds =
@@ -204,21 +205,21 @@ impl<'c> Run<'c> {
             }
             "touch" => {
                 self.log.add(file());
-                fs::write(self.dir.join("ev").join(file()), "").map_err(|e| format!("touch: {e}"))?;
+                fs::write(self.dir.join("ev").join(file()), "").context("touch")?;
             }
             "rm" => {
                 self.log.add(&format!("no-{}", file()));
-                fs::remove_file(self.dir.join("ev").join(file())).map_err(|e| format!("rm: {e}"))?;
+                fs::remove_file(self.dir.join("ev").join(file())).context("rm")?;
             }
             "check" => self.check(&action["expect"], seconds("within", 30.0))?,
             "hold" => self.hold(&action["expect"], seconds("for", 3.0))?,
-            other => return Err(format!("unknown action {other:?}")),
+            other => bail!("unknown action {other:?}"),
         }
         Ok(())
     }
 
     /// Must become true within the time.
-    fn check(&mut self, expect: &Value, within: Duration) -> Result<(), String> {
+    fn check(&mut self, expect: &Value, within: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + within;
         loop {
             self.look();
@@ -227,35 +228,35 @@ impl<'c> Run<'c> {
                 return Ok(());
             }
             if Instant::now() >= end {
-                return Err(format!("check: {}", bad.join("; ")));
+                bail!("check: {}", bad.join("; "));
             }
             std::thread::park_timeout(POLL);
         }
     }
 
     /// Must be true for all of the time.
-    fn hold(&mut self, expect: &Value, time: Duration) -> Result<(), String> {
+    fn hold(&mut self, expect: &Value, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
             self.look();
             if self.status.is_some() {
                 let bad = status::check(expect, self.status.as_ref(), &self.phases);
                 if !bad.is_empty() {
-                    return Err(format!("hold: {}", bad.join("; ")));
+                    bail!("hold: {}", bad.join("; "));
                 }
             }
             if Instant::now() >= end {
                 return if self.status.is_some() {
                     Ok(())
                 } else {
-                    Err("hold: there is no pod status".into())
+                    Err(anyhow!("hold: there is no pod status"))
                 };
             }
             std::thread::park_timeout(POLL);
         }
     }
 
-    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         loop {
             self.look();
             if done(self) {
@@ -263,7 +264,7 @@ impl<'c> Run<'c> {
             }
             if Instant::now() > self.deadline {
                 let phase = self.status.as_ref().map(|s| s["phase"].to_string()).unwrap_or_default();
-                return Err(format!("timeout waiting for {what} (phase {phase})"));
+                bail!("timeout waiting for {what} (phase {phase})");
             }
             std::thread::park_timeout(POLL);
         }

@@ -16,17 +16,22 @@ pub fn all(bench: &Arc<Bench>) -> Vec<Trial> {
             let name = format!("{folder}::{}", path.file_stem().expect("a name").to_string_lossy());
             let bench = Arc::clone(bench);
             trials.push(Trial::test(name, move || {
-                let case = case::read(&path).map_err(Failed::from)?;
+                let case = case::read(&path).map_err(failed)?;
                 let wanted = if folder == "cases" { Kubelet::Held } else { Kubelet::NotRun };
                 if case.kubelet != wanted {
                     return Err(Failed::from(format!("a case in {folder} must say `kubelet: {wanted}`")));
                 }
-                run::case(&bench, &case, &|_, _| Vec::new()).map_err(Failed::from)
+                run::case(&bench, &case, &|_, _| Vec::new()).map_err(failed)
             }));
         }
     }
     assert!(!trials.is_empty(), "no cases found below {}", top().display());
     trials
+}
+
+/// An error with its causes on one line.
+pub fn failed(error: anyhow::Error) -> Failed {
+    Failed::from(format!("{error:#}"))
 }
 
 /// Where the cases are.

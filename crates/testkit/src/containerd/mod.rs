@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{PullPolicy, PullRequest, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
@@ -152,14 +153,17 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         self.try_ctr(args).unwrap_or_else(|error| panic!("ctr {args:?}: {error}\n{}", self.log()))
     }
 
-    /// The same, if it may fail: returns its error then.
-    pub fn try_ctr(&self, args: &[&str]) -> Result<String, String> {
+    /// The same, if it may fail.
+    ///
+    /// # Errors
+    /// What `ctr` says.
+    pub fn try_ctr(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
         let output = command.output().expect("ctr is installed");
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+            false => Err(anyhow!("{}", String::from_utf8_lossy(&output.stderr))),
         }
     }
 

@@ -1,0 +1,185 @@
+//! Why a volume cannot be created or mounted.
+
+use std::io;
+use std::path::PathBuf;
+
+use outrigger_lifecycle::{QuantityError, SandboxCause, StartCause};
+
+use super::host_path::{HostPathFault, out_of_reach};
+use crate::reference::ReferenceError;
+
+/// Why a volume cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// It refers to something that does not exist.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// The size limit of an `emptyDir` in memory is invalid.
+    #[error(transparent)]
+    Size(#[from] QuantityError),
+    /// The mode of a file is out of range.
+    #[error("mode {mode} of {path:?} must be between 0 and 0777")]
+    FileMode {
+        /// The mode as written.
+        mode: i32,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path of a file leads out of the volume.
+    #[error("path {0:?} must be relative and must not contain `..`")]
+    FilePath(PathBuf),
+    /// A file of a `downwardAPI` volume has no content.
+    #[error("{0:?} has neither fieldRef nor resourceFieldRef")]
+    FileSource(String),
+    /// A namespace or a claim cannot be the name of a directory.
+    #[error("{0:?} is not a name")]
+    ClaimName(String),
+    /// A projected source that only a cluster can serve.
+    #[error("a projected source of this kind needs a cluster; remove it")]
+    ProjectedSource,
+    /// There are no volumes of this kind.
+    #[error("volumes of type {0} are not supported here; use hostPath, emptyDir or persistentVolumeClaim")]
+    Kind(String),
+    /// There is no such medium for an `emptyDir`.
+    #[error("emptyDir.medium {0:?} is not supported; use Memory")]
+    Medium(String),
+    /// A host path that is not absolute.
+    #[error("hostPath {} must be absolute", .0.display())]
+    HostPathRelative(PathBuf),
+    /// A host path that contains `..`.
+    #[error("hostPath {} must not contain `..`", .0.display())]
+    HostPathParent(PathBuf),
+    /// There is no such type of host paths.
+    #[error(
+        "hostPath.type {0:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
+         CharDevice or BlockDevice"
+    )]
+    HostPathKind(String),
+    /// The host path is not what its type says.
+    #[error("hostPath type check failed: {} {fault}", path.display())]
+    HostPathType {
+        /// The path.
+        path: PathBuf,
+        /// What it is instead.
+        fault: HostPathFault,
+    },
+    /// The host path cannot be examined.
+    #[error("hostPath type check failed: {}: {source}", path.display())]
+    HostPathCheck {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The host path cannot be created.
+    #[error("cannot create {}: {source}", path.display())]
+    HostPathCreate {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The directory of the volume cannot be created.
+    #[error("cannot create {}: {source}", path.display())]
+    Create {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// A file of the volume cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// A volume in memory cannot be mounted.
+    #[error("cannot mount a memory file system at {}: {source}; this needs root", path.display())]
+    Memory {
+        /// The directory.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// `fsGroup` is not the number of a group.
+    #[error("fsGroup {0} is out of range")]
+    FsGroupRange(i64),
+    /// A run without root does not have the group of `fsGroup`.
+    #[error(
+        "fsGroup {group} does not exist here: without root there are only {count} groups, by /etc/subgid"
+    )]
+    FsGroup {
+        /// The group.
+        group: u32,
+        /// How many groups there are.
+        count: u64,
+    },
+    /// The files of the volume cannot be given to the group of `fsGroup`.
+    #[error("cannot give {} to group {group}: {source}", path.display())]
+    Ownership {
+        /// The volume.
+        path: PathBuf,
+        /// The group.
+        group: u32,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+impl VolumeError {
+    /// The cause for the engine and for hints. `volume` is the place of the volume in the pod.
+    pub(crate) fn cause(&self, volume: usize) -> SandboxCause {
+        let fault = match self {
+            VolumeError::HostPathType { fault, .. } => Some(*fault),
+            VolumeError::HostPathCheck { source, .. } | VolumeError::HostPathCreate { source, .. } => {
+                out_of_reach(source)
+            }
+            VolumeError::FsGroup { .. } => return SandboxCause::NoSuchFsGroup,
+            VolumeError::Kind(_) | VolumeError::Medium(_) => {
+                return SandboxCause::VolumeUnsupported { volume };
+            }
+            _ => None,
+        };
+        match fault {
+            Some(HostPathFault::Missing) => SandboxCause::HostPathMissing { volume },
+            Some(HostPathFault::Denied) => SandboxCause::HostPathDenied { volume },
+            Some(HostPathFault::Other(_)) => SandboxCause::HostPathType { volume },
+            None => SandboxCause::VolumeFailed { volume },
+        }
+    }
+}
+
+/// Why a volume cannot be mounted into a container.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    /// The pod has no such volume.
+    #[error("there is no volume {0:?}")]
+    NoVolume(String),
+    /// A variable in `subPathExpr` is not set.
+    #[error("subPathExpr {expr:?}: variable {variable:?} has no value")]
+    NoVariable { expr: String, variable: String },
+    /// `subPath` leads out of the volume.
+    #[error("subPath {0:?} must be relative and must not contain `..`")]
+    SubPathEscapes(String),
+    /// `subPath` cannot be opened or created in the volume.
+    #[error("subPath {path:?}: {source}")]
+    SubPath { path: String, source: io::Error },
+    /// There is no such propagation.
+    #[error("mountPropagation {0:?} is not known; use None, HostToContainer or Bidirectional")]
+    Propagation(String),
+}
+
+impl MountError {
+    /// The cause for the engine and for hints, if waiting does not help.
+    pub(crate) fn cause(&self) -> Option<StartCause> {
+        match self {
+            // The variables of a container are the same every time.
+            MountError::NoVolume(_) | MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => {
+                Some(StartCause::BadReference)
+            }
+            MountError::SubPath { .. } | MountError::Propagation(_) => None,
+        }
+    }
+}
