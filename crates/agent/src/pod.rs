@@ -108,9 +108,9 @@ pub(crate) struct PodSandbox {
     files: PodFiles,
 }
 
-/// Log and termination message of an instance.
+/// Where the log and the termination message of an instance are.
 #[derive(Debug, Clone)]
-pub(crate) struct Traces {
+pub(crate) struct InstancePaths {
     pub(crate) log: PathBuf,
     pub(crate) message: PathBuf,
 }
@@ -411,10 +411,10 @@ impl PodContext {
         self.kept_logs.get().is_some()
     }
 
-    /// The log and termination message of an instance.
-    pub(crate) fn traces(&self, container: usize, attempt: u32) -> Traces {
+    /// Where the log and the termination message of an instance are.
+    pub(crate) fn instance_paths(&self, container: usize, attempt: u32) -> InstancePaths {
         let name = &self.containers[container].name;
-        Traces {
+        InstancePaths {
             log: self.log_dir(container).join(format!("{attempt}.log")),
             message: self.dir.join("messages").join(format!("{name}.{attempt}")),
         }
@@ -457,7 +457,7 @@ impl PodContext {
         let index = container;
         let container = &self.containers[index];
         let spec = self.spec();
-        let traces = self.traces(index, attempt);
+        let paths = self.instance_paths(index, attempt);
         let line = Environment {
             fields: self.fields(&prepared.sandbox.ips),
             objects: &self.companions,
@@ -467,7 +467,7 @@ impl PodContext {
         let variable = |name: &str| line.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
         let mut mounts = prepared.files.mounts(container);
         let own = prepared.volumes.mounts(container, variable)?;
-        let message = self.make_traces(index, attempt, &own);
+        let message = self.make_instance_files(index, attempt, &own);
         mounts.extend(message.map_err(|source| SpecError::Files { dir: self.dir.clone(), source })?);
         mounts.extend(own);
         // A mount must not hide a nested one.
@@ -498,7 +498,7 @@ impl PodContext {
                 &self.state_dir,
             )?,
             resources,
-            log_path: traces.log,
+            log_path: paths.log,
             log_limits: self.options.log_limits,
             stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
             stdin: container.stdin == Some(true),
@@ -517,7 +517,12 @@ impl PodContext {
 
     /// Creates the log directory and termination message file of an instance. Returns the mount of the
     /// message file, unless one of the container's `own` mounts covers it.
-    fn make_traces(&self, container: usize, attempt: u32, own: &[Mount]) -> io::Result<Option<Mount>> {
+    fn make_instance_files(
+        &self,
+        container: usize,
+        attempt: u32,
+        own: &[Mount],
+    ) -> io::Result<Option<Mount>> {
         fs::create_dir_all(self.log_dir(container))?;
         forget_logs(&self.log_dir(container), attempt);
         let target = self.containers[container].termination_message_path.as_deref();
@@ -525,7 +530,7 @@ impl PodContext {
         if own.iter().any(|m| m.target == target) {
             return Ok(None);
         }
-        let source = self.traces(container, attempt).message;
+        let source = self.instance_paths(container, attempt).message;
         message::make(&source)?;
         Ok(Some(Mount { source, target, read_only: false, propagation: Default::default() }))
     }

@@ -60,7 +60,7 @@ impl PodContext {
         let all = (0..self.containers.len()).flat_map(|container| {
             attempts(&self.log_dir(container)).into_iter().map(move |attempt| (container, attempt))
         });
-        all.filter_map(|key| Some((key, open_all(&self.traces(key.0, key.1).log).ok()?))).collect()
+        all.filter_map(|key| Some((key, open_all(&self.instance_paths(key.0, key.1).log).ok()?))).collect()
     }
 }
 
@@ -100,7 +100,7 @@ impl LogVisit {
 
     /// An instance's log.
     pub fn log(&self, container: usize, attempt: u32) -> Option<LogReader> {
-        let path = self.0.traces(container, attempt).log;
+        let path = self.0.instance_paths(container, attempt).log;
         let there = LogReader::open(&path).ok();
         there.or_else(|| Some(LogReader::sealed(&path, &self.sealed_log(container, attempt)?)))
     }

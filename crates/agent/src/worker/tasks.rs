@@ -304,9 +304,9 @@ impl<R: Runtime> Tasks<R> {
                         _ => ExitReason::Error,
                     };
                     let failed = reason != ExitReason::Completed;
-                    let traces = self.pod.traces(container, attempt);
+                    let paths = self.pod.instance_paths(container, attempt);
                     let of = &self.pod.containers[container];
-                    let message = message::read(of, &traces.message, &traces.log, failed);
+                    let message = message::read(of, &paths.message, &paths.log, failed);
                     return Exit {
                         code: exit.code,
                         signal: exit.signal,
