@@ -166,28 +166,28 @@ mod tests {
         Replica { deleted: true, ..pod }
     }
 
-    fn look(plan: &ReplicaPlan, pods: &[Replica], stopping: bool) -> ReplicaDecision {
+    fn decided(plan: &ReplicaPlan, pods: &[Replica], stopping: bool) -> ReplicaDecision {
         decide_replicas(plan, &ReplicaObservation { pods: pods.to_vec(), stopping }, NOW)
     }
 
     #[test]
     fn fewer_replicas_end_the_last_places_and_in_order_where_there_is_one() {
         let pods = [ready(0), ready(1), ready(2)];
-        let decision = look(&plan(1, false), &pods, false);
+        let decision = decided(&plan(1, false), &pods, false);
         assert_eq!((decision.delete, decision.create, decision.finished), (vec![1, 2], vec![], false));
         let ordered = plan(1, true);
-        assert_eq!(look(&ordered, &pods, false).delete, [2]);
+        assert_eq!(decided(&ordered, &pods, false).delete, [2]);
         // It is stopping: the one before it waits.
         let going = [ready(0), ready(1), deleted(ready(2))];
-        assert!(look(&ordered, &going, false).delete.is_empty());
+        assert!(decided(&ordered, &going, false).delete.is_empty());
         let gone = [ready(0), ready(1), deleted(pod(2, Phase::Succeeded))];
-        assert_eq!(look(&ordered, &gone, false).delete, [1]);
+        assert_eq!(decided(&ordered, &gone, false).delete, [1]);
     }
 
     #[test]
     fn a_set_makes_all_at_once_and_an_ordered_one_waits_for_each() {
         let set = plan(3, false);
-        assert_eq!(look(&set, &[], false).create, [(0, 0), (1, 0), (2, 0)]);
+        assert_eq!(decided(&set, &[], false).create, [(0, 0), (1, 0), (2, 0)]);
         let ordered = plan(3, true);
         let table = [
             (vec![], vec![(0, 0)], Some((1, 0))),
@@ -197,7 +197,7 @@ mod tests {
             (vec![pod(0, Phase::Running), ready(1)], vec![], Some((2, 0))),
         ];
         for (pods, create, waits) in table {
-            let decision = look(&ordered, &pods, false);
+            let decision = decided(&ordered, &pods, false);
             assert_eq!((decision.create, decision.waits), (create, waits), "{pods:?}");
         }
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn the_next_waits_until_the_one_before_is_available() {
         let plan = ReplicaPlan { min_ready_ms: 5_000, ..plan(2, true) };
-        let decision = look(&plan, &[ready(0)], false);
+        let decision = decided(&plan, &[ready(0)], false);
         assert_eq!((decision.create.len(), decision.wake), (0, Some(NOW + 5_000)));
         let obs = ReplicaObservation { pods: vec![ready(0)], stopping: false };
         assert_eq!(decide_replicas(&plan, &obs, NOW + 5_000).create, [(1, 0)]);
@@ -214,17 +214,17 @@ mod tests {
     #[test]
     fn a_pod_that_was_deleted_is_replaced_at_once_and_a_named_one_when_it_is_gone() {
         let going = deleted(pod(0, Phase::Running));
-        assert_eq!(look(&plan(1, false), std::slice::from_ref(&going), false).create, [(0, 1)]);
-        assert_eq!(look(&plan(1, true), std::slice::from_ref(&going), false).create.len(), 0);
+        assert_eq!(decided(&plan(1, false), std::slice::from_ref(&going), false).create, [(0, 1)]);
+        assert_eq!(decided(&plan(1, true), std::slice::from_ref(&going), false).create.len(), 0);
         let gone = deleted(pod(0, Phase::Failed));
-        assert_eq!(look(&plan(1, true), &[gone], false).create, [(0, 1)]);
+        assert_eq!(decided(&plan(1, true), &[gone], false).create, [(0, 1)]);
     }
 
     #[test]
     fn pods_that_end_by_themselves_come_back_more_and_more_slowly() {
         for (ended, wait_ms) in [(1, 10_000), (2, 20_000), (5, 160_000), (9, 300_000)] {
             let pods = vec![pod(0, Phase::Failed); ended];
-            let decision = look(&plan(1, false), &pods, false);
+            let decision = decided(&plan(1, false), &pods, false);
             assert_eq!((decision.create.len(), decision.wake), (0, Some(NOW + wait_ms)), "{ended}");
         }
     }
@@ -232,14 +232,14 @@ mod tests {
     #[test]
     fn an_ordered_set_stops_in_reverse_and_the_others_at_once() {
         let three = [ready(0), ready(1), ready(2)];
-        assert_eq!(look(&plan(3, false), &three, true).delete, [0, 1, 2]);
+        assert_eq!(decided(&plan(3, false), &three, true).delete, [0, 1, 2]);
         let ordered = plan(3, true);
-        assert_eq!(look(&ordered, &three, true).delete, [2]);
+        assert_eq!(decided(&ordered, &three, true).delete, [2]);
         let going = [ready(0), ready(1), deleted(ready(2))];
-        assert_eq!(look(&ordered, &going, true).delete.len(), 0);
+        assert_eq!(decided(&ordered, &going, true).delete.len(), 0);
         let gone = [ready(0), ready(1), deleted(pod(2, Phase::Succeeded))];
-        assert_eq!(look(&ordered, &gone, true).delete, [1]);
+        assert_eq!(decided(&ordered, &gone, true).delete, [1]);
         let all = [pod(0, Phase::Failed), pod(1, Phase::Failed)];
-        assert!(look(&ordered, &all, true).finished);
+        assert!(decided(&ordered, &all, true).finished);
     }
 }

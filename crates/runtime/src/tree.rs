@@ -192,7 +192,7 @@ pub trait Visitor {
 pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
     let mut descent = Descent::new(root);
     // For each directory on the path: its children that are still to be entered.
-    let mut left = vec![look(descent.here(), visitor)?];
+    let mut left = vec![visit_entries(descent.here(), visitor)?];
     while let Some(names) = left.last_mut() {
         let Some(name) = names.pop() else {
             left.pop();
@@ -209,13 +209,13 @@ pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
         };
         visitor.enter(descent.here(), &name, child.as_fd())?;
         descent.down(child)?;
-        left.push(look(descent.here(), visitor)?);
+        left.push(visit_entries(descent.here(), visitor)?);
     }
     Ok(())
 }
 
 /// Passes one directory to the visitor and returns the children to enter.
-fn look(directory: BorrowedFd<'_>, visitor: &mut impl Visitor) -> io::Result<Vec<CString>> {
+fn visit_entries(directory: BorrowedFd<'_>, visitor: &mut impl Visitor) -> io::Result<Vec<CString>> {
     let mut enter = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = match entry {

@@ -55,7 +55,7 @@ impl Tally {
         let mut tally = Tally::default();
         let mut last_success = None;
         for pod in &obs.pods {
-            tally.look(plan, obs, pod, &mut last_success);
+            tally.add_pod(plan, obs, pod, &mut last_success);
         }
         let failures = obs.pods.iter().filter(|pod| failed(plan, obs, pod));
         let in_a_row = failures.filter(|pod| Some(failed_at(pod)) > last_success).count();
@@ -71,7 +71,13 @@ impl Tally {
         tally
     }
 
-    fn look(&mut self, plan: &JobPlan, obs: &JobObservation, pod: &JobPod, last_success: &mut Option<Time>) {
+    fn add_pod(
+        &mut self,
+        plan: &JobPlan,
+        obs: &JobObservation,
+        pod: &JobPod,
+        last_success: &mut Option<Time>,
+    ) {
         let ended = pod.phase.is_terminal();
         let mut unindexed = IndexTally::default();
         let index = match pod.index.filter(|_| plan.indexed) {

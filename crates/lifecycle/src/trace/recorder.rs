@@ -83,7 +83,7 @@ impl Recorder {
     /// For a pod whose trace is continued: what `obs` holds has been recorded.
     pub fn resume(plan: &Plan, obs: &Observation) -> Self {
         let mut recorder = Recorder::new(plan);
-        recorder.look(plan, obs, Time(0), None);
+        recorder.record_changes(plan, obs, Time(0), None);
         recorder.sandbox = obs.sandbox.state;
         recorder.stop_deadline = obs.stop.map(|s| s.deadline);
         recorder
@@ -135,7 +135,7 @@ impl Recorder {
             | Event::RestartRequested { .. }
             | Event::VolumeMeasured { .. } => {}
         }
-        self.look(plan, obs, now, Some(out));
+        self.record_changes(plan, obs, now, Some(out));
     }
 
     /// Records what an update of the pod has changed.
@@ -146,7 +146,7 @@ impl Recorder {
             }
         }
         self.containers.resize(plan.containers.len(), Seen::new());
-        self.look(plan, obs, now, Some(out));
+        self.record_changes(plan, obs, now, Some(out));
     }
 
     /// Records what a step has done, and why containers wait, where that changed.
@@ -154,7 +154,7 @@ impl Recorder {
         for action in &decision.actions {
             self.action(plan, obs, action, now, out);
         }
-        self.look(plan, obs, now, Some(&mut *out));
+        self.record_changes(plan, obs, now, Some(&mut *out));
         for (i, seen) in self.containers.iter_mut().enumerate() {
             let wait = decision.wait_of(i);
             if wait == seen.wait {
@@ -402,7 +402,7 @@ impl Recorder {
     }
 
     /// Compares the observation with what was seen, and records what follows from events without being one.
-    fn look(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
+    fn record_changes(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
         self.sandbox = obs.sandbox.state;
         for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
             let seen = &mut self.containers[i];

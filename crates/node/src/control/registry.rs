@@ -11,7 +11,7 @@ use outrigger_runtime::ContainerId;
 use outrigger_view::PodView;
 use tokio::sync::watch;
 
-use super::look::{look, start_error};
+use super::pod_state::{pod_state, start_error};
 use super::wire::PodState;
 
 /// Maximum number of ended pods listed; older ones are dropped.

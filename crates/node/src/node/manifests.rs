@@ -59,16 +59,16 @@ struct State {
     /// The watch of the directory.
     watch: Option<i32>,
     /// What was there when the files were read.
-    seen: Look,
+    seen: Scan,
     /// What was there at the last look. What differs at each look is still being written.
-    last: Look,
+    last: Scan,
     next_look: Instant,
     /// Files that cannot be read, and why; each is reported once.
     reported: BTreeMap<PathBuf, String>,
 }
 
 /// What tells a file from what it was before.
-type Look = BTreeMap<PathBuf, [i128; 5]>;
+type Scan = BTreeMap<PathBuf, [i128; 5]>;
 
 /// The content of the directory.
 #[derive(Debug, Default)]
@@ -87,8 +87,8 @@ impl Manifests {
             Watcher::new().inspect_err(|e| tracing::warn!("cannot watch {}: {e}", dir.display())).ok();
         let state = State {
             watch: None,
-            seen: Look::new(),
-            last: Look::new(),
+            seen: Scan::new(),
+            last: Scan::new(),
             next_look: Instant::now() + LOOK_EVERY,
             reported: BTreeMap::new(),
         };
@@ -109,7 +109,7 @@ impl Manifests {
         let mut state = self.state();
         // Before reading, so that later changes are reported.
         self.watch(&mut state);
-        state.seen = self.look(state.watch.is_some());
+        state.seen = self.scan(state.watch.is_some());
         let mut files = Files::default();
         let mut reported = BTreeMap::new();
         // What others can change is not run. From here on it is this directory, whatever the path leads to.
@@ -187,7 +187,7 @@ impl Manifests {
             tokio::time::sleep_until(at).await;
             let mut state = self.state();
             state.next_look = Instant::now() + LOOK_EVERY;
-            let look = self.look(state.watch.is_some());
+            let look = self.scan(state.watch.is_some());
             let is_complete = look == state.last;
             state.last = look;
             if is_complete && state.last != state.seen {
@@ -198,10 +198,10 @@ impl Manifests {
     }
 
     /// The identity of the directory, and of the files whose changes are not reported.
-    fn look(&self, is_watched: bool) -> Look {
-        let mut look = Look::new();
-        let Ok(dir) = fs::metadata(&self.dir) else { return look };
-        look.insert(self.dir.clone(), [dir.dev().into(), dir.ino().into(), access(&dir), 0, 0]);
+    fn scan(&self, is_watched: bool) -> Scan {
+        let mut scan = Scan::new();
+        let Ok(dir) = fs::metadata(&self.dir) else { return scan };
+        scan.insert(self.dir.clone(), [dir.dev().into(), dir.ino().into(), access(&dir), 0, 0]);
         let paths = fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|entry| entry.path());
         for path in paths.filter(|path| is_named_as_manifest(path)) {
             let is_silent = !is_watched || path.is_symlink();
@@ -214,9 +214,9 @@ impl Manifests {
                     false => [0, 0, access(&meta), 0, 0],
                 }
             };
-            look.insert(path.clone(), fs::metadata(&path).map_or([0; 5], identity));
+            scan.insert(path.clone(), fs::metadata(&path).map_or([0; 5], identity));
         }
-        look
+        scan
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -155,14 +155,15 @@ pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: 
             return Step::Wait { ms: Some(until.since(now)) };
         }
     }
-    let looks: Vec<Look> = request.spec.containers.iter().map(|t| look(request, t, instances, now)).collect();
-    let mut states: Vec<RecreateState> = looks.iter().map(|look| look.state.clone()).collect();
+    let all: Vec<ContainerProgress> =
+        request.spec.containers.iter().map(|t| container_progress(request, t, instances, now)).collect();
+    let mut states: Vec<RecreateState> = all.iter().map(|look| look.state.clone()).collect();
     mark_next(request, instances, &mut states);
     if !has_begun || states != request.status.container_recreate_states {
         // Everything in one write: the container waits for it.
         return Step::Store { phase: "Recreating", states };
     }
-    walk(request, instances, &looks, states, seen, now)
+    walk(request, instances, &all, states, seen, now)
 }
 
 /// Marks the instance that is to be stopped next: it is recorded before it is stopped.
@@ -197,13 +198,13 @@ fn mark_next(request: &Request, instances: &[Instance], states: &mut [RecreateSt
 fn walk(
     request: &Request,
     instances: &[Instance],
-    looks: &[Look],
+    all: &[ContainerProgress],
     states: Vec<RecreateState>,
     seen: Seen,
     now: Time,
 ) -> Step {
     let strategy = request.strategy();
-    let mut again_ms = looks.iter().filter_map(|look| look.again_ms).min();
+    let mut again_ms = all.iter().filter_map(|look| look.again_ms).min();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
     for (index, state) in states.iter().enumerate() {
         match state.phase {
@@ -395,7 +396,7 @@ pub fn stop_seconds(grace: i64, own: Option<i64>, hook_took_ms: u64) -> u64 {
     own.map_or(left, |own| left.min(u64::try_from(own).unwrap_or(0)))
 }
 
-struct Look {
+struct ContainerProgress {
     state: RecreateState,
     /// It only needs to run a little longer.
     again_ms: Option<u64>,
@@ -406,17 +407,22 @@ fn newest<'i>(instances: &'i [Instance], name: &str) -> Option<&'i Instance> {
 }
 
 /// The state of one container (CRR-37): the first row that matches.
-fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -> Look {
+fn container_progress(
+    request: &Request,
+    target: &Target,
+    instances: &[Instance],
+    now: Time,
+) -> ContainerProgress {
     let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
     let mut state =
         stored.cloned().unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
     let mut look = |phase, message: &str, again_ms| {
         state.phase = phase;
         message.clone_into(&mut state.message);
-        Look { state: state.clone(), again_ms }
+        ContainerProgress { state: state.clone(), again_ms }
     };
     if let Some(stored) = stored.filter(|s| s.phase.is_final()) {
-        return look(stored.phase, &stored.message, None);
+        return container_progress(stored.phase, &stored.message, None);
     }
     let mark = stored.map(|s| s.killed_container_id.as_str()).unwrap_or_default();
     let gone = |id: &str| !instances.iter().any(|i| i.id == id && i.state != InstanceState::Exited);
@@ -426,9 +432,9 @@ fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -
     let Some(newest) = newest(instances, &target.name) else {
         return match (request.only_stops(), was_killed) {
             // What is not there does not run (D4).
-            (true, _) => look(Progress::Succeeded, "", None),
-            (false, true) => look(Progress::Recreating, "", None),
-            (false, false) => look(Progress::Pending, NOT_FOUND, None),
+            (true, _) => container_progress(Progress::Succeeded, "", None),
+            (false, true) => container_progress(Progress::Recreating, "", None),
+            (false, false) => container_progress(Progress::Pending, NOT_FOUND, None),
         };
     };
     if was_killed {
@@ -437,34 +443,34 @@ fn look(request: &Request, target: &Target, instances: &[Instance], now: Time) -
     let mut look = |phase, message: &str, again_ms| {
         state.phase = phase;
         message.clone_into(&mut state.message);
-        Look { state: state.clone(), again_ms }
+        ContainerProgress { state: state.clone(), again_ms }
     };
     if request.only_stops() && (was_killed || newest.state == InstanceState::Exited) {
         let again = newest.state != InstanceState::Exited;
-        return look(
+        return container_progress(
             Progress::Succeeded,
             if again { "stopped, and started again by the kubelet" } else { "" },
             None,
         );
     }
     if newest.state == InstanceState::Exited {
-        return look(Progress::Recreating, "", None);
+        return container_progress(Progress::Recreating, "", None);
     }
     if forced && !was_killed {
-        return look(Progress::Pending, "", None);
+        return container_progress(Progress::Pending, "", None);
     }
     let context = target.status_context.clone().unwrap_or_default();
     let id = context.container_id.rsplit_once("://").map_or("", |(_, id)| id);
     if newest.id == id && newest.restarts <= context.restart_count && (!was_killed || newest.id == mark) {
-        return look(Progress::Pending, "", None);
+        return container_progress(Progress::Pending, "", None);
     }
     let snapshot = request.status.container_status_snapshot.iter().find(|s| is_of(s, newest));
     let min_ms = u64::try_from(strategy.min_started_seconds).unwrap_or(0).saturating_mul(1_000);
     let ran_ms = newest.started_at.map_or(0, |at| now.since(at));
     match snapshot.is_some_and(|s| s.ready) {
-        true if min_ms == 0 || ran_ms > min_ms => look(Progress::Succeeded, "", None),
-        true => look(Progress::Recreating, "", Some(min_ms - ran_ms + 50)),
-        false => look(Progress::Recreating, "", None),
+        true if min_ms == 0 || ran_ms > min_ms => container_progress(Progress::Succeeded, "", None),
+        true => container_progress(Progress::Recreating, "", Some(min_ms - ran_ms + 50)),
+        false => container_progress(Progress::Recreating, "", None),
     }
 }
 

@@ -146,7 +146,7 @@ impl<'c> Run<'c> {
         }
         let end = Instant::now() + Duration::from_secs_f64(settle);
         let mut bad = loop {
-            self.look();
+            self.refresh();
             let bad = status::check(&self.case.expect, self.status.as_ref(), &self.phases);
             if bad.is_empty() || Instant::now() >= end {
                 break bad;
@@ -194,7 +194,7 @@ impl<'c> Run<'c> {
             |key: &str, default: f64| Duration::from_secs_f64(action[key].as_f64().unwrap_or(default));
         let due = (self.began + seconds("at", 0.0)).max(Instant::now() + seconds("plus", 0.0));
         while Instant::now() < due {
-            self.look();
+            self.refresh();
             std::thread::park_timeout(POLL.min(due - Instant::now()));
         }
         let file = || action["file"].as_str().unwrap_or_default();
@@ -222,7 +222,7 @@ impl<'c> Run<'c> {
     fn check(&mut self, expect: &Value, within: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + within;
         loop {
-            self.look();
+            self.refresh();
             let bad = status::check(expect, self.status.as_ref(), &self.phases);
             if bad.is_empty() {
                 return Ok(());
@@ -238,7 +238,7 @@ impl<'c> Run<'c> {
     fn hold(&mut self, expect: &Value, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
-            self.look();
+            self.refresh();
             if self.status.is_some() {
                 let bad = status::check(expect, self.status.as_ref(), &self.phases);
                 if !bad.is_empty() {
@@ -258,7 +258,7 @@ impl<'c> Run<'c> {
 
     fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         loop {
-            self.look();
+            self.refresh();
             if done(self) {
                 return Ok(());
             }
@@ -271,7 +271,7 @@ impl<'c> Run<'c> {
     }
 
     /// Reads the current state.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         // Check first whether it has ended: the status read after that is the last one.
         let ended = self.driver.has_ended();
         if let Ok(text) = fs::read(self.dir.join("status.json"))

@@ -441,7 +441,7 @@ fn plan(built: &Built<'_>) -> io::Result<Plan> {
     Ok(Plan {
         root,
         root_flags: Flags::NONE.with(Flags::RO, config.spec.read_only_rootfs).with(Flags::NODEV, nodev),
-        root_seen: look(CWD, "/")?.map_or(0, |seen| seen.mount),
+        root_seen: stat_mount(CWD, "/")?.map_or(0, |seen| seen.mount),
         places: places(built, [root, proc, sys, dev_id], is_rootless)?,
         volumes: volumes.map(|(mount, id)| volume_place(mount, *id, nodev)).collect::<io::Result<_>>()?,
         pieces: is_rootless,
@@ -468,7 +468,7 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
     let Built { config, kernel, .. } = *built;
     let privileged = config.spec.identity.privileged;
     let at = |dir: BorrowedFd<'_>, base: &str, name: &str, parent, content, flags, is_new| {
-        let seen = look(dir, name)?;
+        let seen = stat_mount(dir, name)?;
         let point = format!("{base}/{name}");
         io::Result::Ok(Place { point, parent, id: None, content, flags, is_new, seen })
     };
@@ -523,7 +523,7 @@ fn mount_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
-fn look(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Seen>> {
+fn stat_mount(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Seen>> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     match statx(dir, name, flags, StatxFlags::MNT_ID | StatxFlags::TYPE) {
         Ok(found) => {

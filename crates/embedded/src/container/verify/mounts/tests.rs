@@ -301,7 +301,7 @@ fn only_a_root(root: &Root) -> Plan {
     Plan {
         root: id,
         root_flags: Flags::NONE,
-        root_seen: look(CWD, "/").unwrap().unwrap().mount,
+        root_seen: stat_mount(CWD, "/").unwrap().unwrap().mount,
         places: Vec::new(),
         volumes: Vec::new(),
         pieces: false,

@@ -8,7 +8,7 @@ use outrigger_view::PodView;
 use super::wire::{ContainerState, PodState};
 
 /// Builds the state of a pod. Fields not known from the view stay empty.
-pub(crate) fn look(view: &PodView, now: Time) -> PodState {
+pub(crate) fn pod_state(view: &PodView, now: Time) -> PodState {
     let (plan, obs) = (&view.plan, &view.obs);
     let stays = |i: &usize| matches!(plan.containers[*i].role, Role::Main | Role::Sidecar);
     let ready = |i: &usize| rules::is_ready(&plan.containers[*i], &obs.containers[*i]);
