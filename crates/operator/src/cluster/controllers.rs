@@ -322,16 +322,16 @@ fn on_agent(cx: &Context, pod: &Pod) {
     let is_ready = pod.metadata.deletion_timestamp.is_none()
         && conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     cx.store.set_agent(name_of(&pod.metadata), node, is_ready, now());
-    look_at_requests_of(cx, node);
+    reconcile_requests_of(cx, node);
 }
 
 fn agent_gone(cx: &Context, pod: &str) {
     if let Some(node) = cx.store.drop_agent(pod, now()) {
-        look_at_requests_of(cx, &node);
+        reconcile_requests_of(cx, &node);
     }
 }
 
-fn look_at_requests_of(cx: &Context, node: &str) {
+fn reconcile_requests_of(cx: &Context, node: &str) {
     for name in cx.store.open_requests_of_node(node) {
         cx.queue.add(Key::Request(name));
     }
@@ -344,7 +344,7 @@ async fn work(cx: Arc<Context>) {
     }
     loop {
         let (key, since) = cx.queue.next().await;
-        let result = answered(look(&cx, &key, since.into_std())).await;
+        let result = answered(reconcile(&cx, &key, since.into_std())).await;
         cx.queue.done(&key, result.is_ok());
         match result {
             Ok(Some(at)) => cx.queue.add_after(key, Duration::from_millis(at.since(now()))),
@@ -377,7 +377,11 @@ async fn wake(cx: Arc<Context>) {
 }
 
 /// Reconciles an object that has been due since the given time.
-async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigger_lifecycle::Time>, Error> {
+async fn reconcile(
+    cx: &Context,
+    key: &Key,
+    since: Instant,
+) -> Result<Option<outrigger_lifecycle::Time>, Error> {
     match key {
         Key::Pod(name) => {
             let Some(view) = cx.store.pod(name) else { return Ok(None) };
@@ -388,14 +392,15 @@ async fn look(cx: &Context, key: &Key, since: Instant) -> Result<Option<outrigge
                 cx.events.tell(&view, true, "PodIgnored", &message);
             }
             // A launch that fails, for example because of a quota, does not block the sidecars.
-            let (again, ended) = (launch::look(cx, &view, since).await, ending::look(cx, &view).await);
+            let (again, ended) =
+                (launch::reconcile(cx, &view, since).await, ending::reconcile(cx, &view).await);
             let ready = requests::set_first_ready(cx, &view).await;
             let ended = ended.and_then(|at| ready.map(|()| at))?;
             Ok(again?.into_iter().chain(ended).min())
         }
         Key::Request(name) => {
             let Some(request) = cx.store.request(name) else { return Ok(None) };
-            requests::look(cx, &request).await
+            requests::reconcile(cx, &request).await
         }
     }
 }

@@ -25,7 +25,7 @@ const TTL_SECONDS: i32 = 3_600;
 const DEADLINE_SECONDS: i64 = 120;
 
 /// Reconciles a pod's sidecars. Returns when to check again.
-pub(crate) async fn look(cx: &Context, view: &PodView) -> Result<Option<Time>, Error> {
+pub(crate) async fn reconcile(cx: &Context, view: &PodView) -> Result<Option<Time>, Error> {
     let node = cx.store.node(view.node.as_deref().unwrap_or_default());
     let requests = cx.store.requests_of(&view.namespace, &view.name);
     let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();

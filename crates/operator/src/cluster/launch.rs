@@ -20,7 +20,7 @@ use crate::names;
 use crate::view::PodView;
 
 /// Reconciles a pod's barrier. Returns when to check again.
-pub(crate) async fn look(
+pub(crate) async fn reconcile(
     cx: &Context,
     view: &PodView,
     since: std::time::Instant,

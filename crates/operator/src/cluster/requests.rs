@@ -16,7 +16,7 @@ use crate::names;
 use crate::view::PodView;
 
 /// Reconciles a request. Returns when to check again.
-pub(crate) async fn look(cx: &Context, request: &Request) -> Result<Option<Time>, Error> {
+pub(crate) async fn reconcile(cx: &Context, request: &Request) -> Result<Option<Time>, Error> {
     let namespace = request.metadata.namespace.clone().unwrap_or_default();
     let pod_name = &request.spec.pod_name;
     let pods: Api<Pod> = Api::namespaced(cx.client.clone(), &namespace);

@@ -219,7 +219,7 @@ async fn told_to_stop() {
 async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Keeper, state: Arc<Health>) {
     let connections = Connections::new(listener, CONNECTIONS_MAX);
     let (certificate, config) = keeper.first().await;
-    look_at_version(&webhook).await;
+    check_version(&webhook).await;
     let (changed, current) = watch::channel(TlsAcceptor::from(config));
     state.serving.store(true, Ordering::Relaxed);
     // Side by side: reviews do not wait for an API server that is slow to tell of the certificate.
@@ -244,12 +244,12 @@ async fn renew(
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "the webhook's certificate cannot be looked at"),
         }
-        look_at_version(webhook).await;
+        check_version(webhook).await;
     }
 }
 
-async fn look_at_version(webhook: &Webhook) {
-    if tokio::time::timeout(LOOK_TIMEOUT, webhook.look_at_version()).await.is_err() {
+async fn check_version(webhook: &Webhook) {
+    if tokio::time::timeout(LOOK_TIMEOUT, webhook.check_version()).await.is_err() {
         tracing::warn!("the API server's version cannot be read: no answer");
     }
 }

@@ -89,7 +89,7 @@ impl Webhook {
     }
 
     /// Asks the API server for its version: it may have been updated.
-    pub(crate) async fn look_at_version(&self) {
+    pub(crate) async fn check_version(&self) {
         match self.client.apiserver_version().await {
             Ok(version) => {
                 // Some vendors add a plus sign.

@@ -216,7 +216,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     let (held, news) = match map {
         Map::Foreign => {
             launch.warn("BarrierBlocked", foreign(name));
-            launch.look_at(now + FOREIGN_AGAIN_MS);
+            launch.wake_at(now + FOREIGN_AGAIN_MS);
             launch.report(view, &waiting, now);
             return launch;
         }
@@ -271,7 +271,7 @@ impl Launch {
         self.steps.push(Step::Event { is_warning: true, reason, message });
     }
 
-    fn look_at(&mut self, at: Time) {
+    fn wake_at(&mut self, at: Time) {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
@@ -292,7 +292,7 @@ impl Launch {
         {
             // It is being written, or the watch is behind.
             completes = false;
-            self.look_at(at + MARK_AGAIN_MS);
+            self.wake_at(at + MARK_AGAIN_MS);
         }
         let refused = |keys: &BTreeSet<String>| {
             view.barriers().any(|(i, b)| view.containers[i].is_refused() && keys.contains(&b.key))
@@ -302,7 +302,7 @@ impl Launch {
         if completes || is_news || refused(news) {
             self.steps.push(Step::Annotate { completed: all });
             if is_news {
-                self.look_at(now + WAKE_AGAIN_MS);
+                self.wake_at(now + WAKE_AGAIN_MS);
             }
             return;
         }
@@ -311,7 +311,7 @@ impl Launch {
             if at <= now {
                 self.steps.push(Step::Annotate { completed: all });
             } else {
-                self.look_at(at);
+                self.wake_at(at);
             }
         }
     }
@@ -333,7 +333,7 @@ impl Launch {
         let Some(started) = view.started else { return };
         let limit = view.launch_timeout_ms.unwrap_or(TIMEOUT_MS);
         if now < started + limit {
-            return self.look_at(started + limit);
+            return self.wake_at(started + limit);
         }
         let waited = explain::gate(view, *container, gate, now);
         let name = &view.plan.containers[*container].name;

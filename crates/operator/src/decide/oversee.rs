@@ -97,7 +97,7 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
         return out;
     }
     let created = created(request);
-    if let Some(verdict) = out.look_for_agent(request, agent, now) {
+    if let Some(verdict) = out.check_agent(request, agent, now) {
         out.steps.push(verdict);
         return out;
     }
@@ -106,7 +106,7 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
         out.steps.push(give_up(request, message));
         return out;
     }
-    out.look_at(created + limit);
+    out.wake_at(created + limit);
     if let Some(step) = ended_for_good(request, pod) {
         out.steps.push(step);
         return out;
@@ -134,12 +134,12 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
 }
 
 impl Oversight {
-    fn look_at(&mut self, at: Time) {
+    fn wake_at(&mut self, at: Time) {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
     /// The result of a request that no agent serves, in every phase (CRR-20, D3, D17).
-    fn look_for_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
+    fn check_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
         let created = created(request);
         let node = request.label(names::CRR_NODE).unwrap_or_default();
         let has_begun = !request.status.phase.is_empty();
@@ -156,7 +156,7 @@ impl Oversight {
         if now >= until {
             return Some(give_up(request, message));
         }
-        self.look_at(until);
+        self.wake_at(until);
         if !request.status.message.is_empty() {
             return None;
         }
@@ -165,7 +165,7 @@ impl Oversight {
                 self.steps
                     .push(Step::Note(format!("waits for the agent of node {node}, which is not ready")));
             }
-            Agent::Ready | Agent::Unknown if now < created + SILENT_MS => self.look_at(created + SILENT_MS),
+            Agent::Ready | Agent::Unknown if now < created + SILENT_MS => self.wake_at(created + SILENT_MS),
             Agent::Ready | Agent::Unknown => {
                 self.steps
                     .push(Step::Note(format!("waits for the agent of node {node}, which has not answered")));
@@ -237,7 +237,7 @@ fn finished(request: &Request, now: Time) -> Oversight {
         if now >= at && out.steps.is_empty() {
             out.steps.push(Step::Delete);
         } else {
-            out.look_at(at.max(now));
+            out.wake_at(at.max(now));
         }
     }
     out
