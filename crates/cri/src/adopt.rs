@@ -122,7 +122,7 @@ impl Inner {
         }
         let pod = Arc::new(Pod::new(config, ready.id.clone(), dir));
         self.pods().insert(id.clone(), pod.clone());
-        let sandbox = self.look_at(spec, ready.id).await?;
+        let sandbox = self.inspect_sandbox(spec, ready.id).await?;
         let adopted = self.adopt_containers(&id, &pod).await.map_err(failed)?;
         for other in found {
             if let Err(fault) = self.remove_by_id(&other.id).await {

@@ -94,11 +94,15 @@ impl Inner {
             adopt::write_made(&dir, &id)?;
         }
         self.pods().insert(spec.id.clone(), Arc::new(Pod::new(config, id.clone(), dir)));
-        self.look_at(spec, id).await
+        self.inspect_sandbox(spec, id).await
     }
 
     /// The runtime's status of an existing sandbox.
-    pub(super) async fn look_at(&self, spec: SandboxSpec, id: String) -> Result<Sandbox, RuntimeError> {
+    pub(super) async fn inspect_sandbox(
+        &self,
+        spec: SandboxSpec,
+        id: String,
+    ) -> Result<Sandbox, RuntimeError> {
         let mut sandbox = Sandbox { id: spec.id, ips: Vec::new(), netns: None, nameservers: Vec::new() };
         if spec.network != NetworkMode::Host {
             let request = PodSandboxStatusRequest { pod_sandbox_id: id, verbose: true };

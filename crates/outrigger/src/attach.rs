@@ -16,7 +16,7 @@ use crate::runs::{self, PodArgs};
 use crate::terminal;
 
 /// Interval of looking for new pods.
-const LOOK_EVERY: Duration = Duration::from_millis(300);
+const POLL_EVERY: Duration = Duration::from_millis(300);
 /// How long the node may take to send the next remaining output after the end.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     let mut end = node.ask(&request).await.map_err(runs::refused)?;
     let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
     let mut known = BTreeSet::new();
-    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut poll = tokio::time::interval(POLL_EVERY);
     // Made once: a new one would not see an interrupt that came while the loop was busy.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let code = loop {
@@ -65,7 +65,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
                 Answer::Exit(code, _) => break u8::try_from(code).unwrap_or(1),
                 other => return Err(Failure::Own(anyhow!("unexpected answer from the node: {other:?}"))),
             },
-            _ = look.tick() => {
+            _ = poll.tick() => {
                 for pod in pods(node, &run).await?.into_iter().filter(|pod| known.insert(pod.number)) {
                     follow(node, &pod, lines.clone()).await?;
                 }

@@ -407,7 +407,7 @@ impl Entry {
             ips: self.ips.clone(),
             ports: self.context.ports(),
             over: self.over,
-            ..look(&self.view, now)
+            ..pod_state(&self.view, now)
         }
     }
 }

@@ -187,9 +187,9 @@ impl Manifests {
             tokio::time::sleep_until(at).await;
             let mut state = self.state();
             state.next_look = Instant::now() + LOOK_EVERY;
-            let look = self.scan(state.watch.is_some());
-            let is_complete = look == state.last;
-            state.last = look;
+            let scan = self.scan(state.watch.is_some());
+            let is_complete = scan == state.last;
+            state.last = scan;
             if is_complete && state.last != state.seen {
                 state.seen = state.last.clone();
                 return;

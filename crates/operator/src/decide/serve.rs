@@ -157,7 +157,7 @@ pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: 
     }
     let all: Vec<ContainerProgress> =
         request.spec.containers.iter().map(|t| container_progress(request, t, instances, now)).collect();
-    let mut states: Vec<RecreateState> = all.iter().map(|look| look.state.clone()).collect();
+    let mut states: Vec<RecreateState> = all.iter().map(|progress| progress.state.clone()).collect();
     mark_next(request, instances, &mut states);
     if !has_begun || states != request.status.container_recreate_states {
         // Everything in one write: the container waits for it.
@@ -204,7 +204,7 @@ fn walk(
     now: Time,
 ) -> Step {
     let strategy = request.strategy();
-    let mut again_ms = all.iter().filter_map(|look| look.again_ms).min();
+    let mut again_ms = all.iter().filter_map(|progress| progress.again_ms).min();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
     for (index, state) in states.iter().enumerate() {
         match state.phase {
@@ -416,13 +416,13 @@ fn container_progress(
     let stored = request.status.container_recreate_states.iter().find(|s| s.name == target.name);
     let mut state =
         stored.cloned().unwrap_or_else(|| RecreateState { name: target.name.clone(), ..Default::default() });
-    let mut look = |phase, message: &str, again_ms| {
+    let mut progress = |phase, message: &str, again_ms| {
         state.phase = phase;
         message.clone_into(&mut state.message);
         ContainerProgress { state: state.clone(), again_ms }
     };
     if let Some(stored) = stored.filter(|s| s.phase.is_final()) {
-        return container_progress(stored.phase, &stored.message, None);
+        return progress(stored.phase, &stored.message, None);
     }
     let mark = stored.map(|s| s.killed_container_id.as_str()).unwrap_or_default();
     let gone = |id: &str| !instances.iter().any(|i| i.id == id && i.state != InstanceState::Exited);
@@ -432,45 +432,45 @@ fn container_progress(
     let Some(newest) = newest(instances, &target.name) else {
         return match (request.only_stops(), was_killed) {
             // What is not there does not run (D4).
-            (true, _) => container_progress(Progress::Succeeded, "", None),
-            (false, true) => container_progress(Progress::Recreating, "", None),
-            (false, false) => container_progress(Progress::Pending, NOT_FOUND, None),
+            (true, _) => progress(Progress::Succeeded, "", None),
+            (false, true) => progress(Progress::Recreating, "", None),
+            (false, false) => progress(Progress::Pending, NOT_FOUND, None),
         };
     };
     if was_killed {
         state.is_killed = true;
     }
-    let mut look = |phase, message: &str, again_ms| {
+    let mut progress = |phase, message: &str, again_ms| {
         state.phase = phase;
         message.clone_into(&mut state.message);
         ContainerProgress { state: state.clone(), again_ms }
     };
     if request.only_stops() && (was_killed || newest.state == InstanceState::Exited) {
         let again = newest.state != InstanceState::Exited;
-        return container_progress(
+        return progress(
             Progress::Succeeded,
             if again { "stopped, and started again by the kubelet" } else { "" },
             None,
         );
     }
     if newest.state == InstanceState::Exited {
-        return container_progress(Progress::Recreating, "", None);
+        return progress(Progress::Recreating, "", None);
     }
     if forced && !was_killed {
-        return container_progress(Progress::Pending, "", None);
+        return progress(Progress::Pending, "", None);
     }
     let context = target.status_context.clone().unwrap_or_default();
     let id = context.container_id.rsplit_once("://").map_or("", |(_, id)| id);
     if newest.id == id && newest.restarts <= context.restart_count && (!was_killed || newest.id == mark) {
-        return container_progress(Progress::Pending, "", None);
+        return progress(Progress::Pending, "", None);
     }
     let snapshot = request.status.container_status_snapshot.iter().find(|s| is_of(s, newest));
     let min_ms = u64::try_from(strategy.min_started_seconds).unwrap_or(0).saturating_mul(1_000);
     let ran_ms = newest.started_at.map_or(0, |at| now.since(at));
     match snapshot.is_some_and(|s| s.ready) {
-        true if min_ms == 0 || ran_ms > min_ms => container_progress(Progress::Succeeded, "", None),
-        true => container_progress(Progress::Recreating, "", Some(min_ms - ran_ms + 50)),
-        false => container_progress(Progress::Recreating, "", None),
+        true if min_ms == 0 || ran_ms > min_ms => progress(Progress::Succeeded, "", None),
+        true => progress(Progress::Recreating, "", Some(min_ms - ran_ms + 50)),
+        false => progress(Progress::Recreating, "", None),
     }
 }
 
