@@ -167,7 +167,7 @@ impl Inner {
         let slot = Arc::new(Slot::new(name.clone(), sandbox.clone(), signal));
         slot.id.get_or_init(|| container.id.clone());
         // Before the status is read: its exit is noticed from here on.
-        self.hints.listen(&container.id, slot.ear.clone());
+        self.hints.subscribe(&container.id, slot.receiver.clone());
         let status = self.status(&container.id).await?;
         let was_run = status.state != CONTAINER_CREATED && status.reason != START_ERROR;
         let started = time(status.started_at).filter(|_| was_run).map(|at| Started { at, pid: 0 });

@@ -253,7 +253,11 @@ impl Client {
     }
 
     /// An idempotent call: retried until there is an answer, or the patience limit is reached.
-    pub(crate) async fn insist<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
+    pub(crate) async fn call_until_answered<Q: Rpc>(
+        &self,
+        request: Q,
+        limit: Duration,
+    ) -> Result<Q::Answer, Fault> {
         let mut retry = self.retry();
         loop {
             match self.call(request.clone(), limit).await {
@@ -265,7 +269,7 @@ impl Client {
 
     /// A query, retried until there is an answer.
     pub(crate) async fn ask<Q: Rpc>(&self, request: Q) -> Result<Q::Answer, Fault> {
-        self.insist(request, self.limits.question).await
+        self.call_until_answered(request, self.limits.question).await
     }
 
     /// A call with a stream of answers. Returns with the first answer, which may never come.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Inner;
 use super::client::Fault;
 use super::config::{self, LABEL_ID};
-use super::hints::Ear;
+use super::hints::HintReceiver;
 use super::info::Signals;
 use super::leftovers;
 use super::native::{self, Trace};
@@ -67,7 +67,7 @@ pub(super) struct Slot {
     /// The runtime's id, once it is created.
     pub(super) id: OnceLock<String>,
     /// Receives hints that something may have happened to it.
-    pub(super) ear: Arc<Ear>,
+    pub(super) receiver: Arc<HintReceiver>,
     /// Stops in progress.
     pub(super) stops: AtomicU32,
     pub(super) exit: OnceCell<Exit>,
@@ -85,7 +85,7 @@ impl Slot {
             name,
             sandbox,
             id: OnceLock::new(),
-            ear: Arc::default(),
+            receiver: Arc::default(),
             stops: AtomicU32::new(0),
             exit: OnceCell::new(),
             started: OnceLock::new(),
@@ -128,7 +128,7 @@ impl Inner {
             Err(error) => return Err(self.unless_lost(&slot.sandbox, Some(&pod), error).await),
         };
         pod.note(&id);
-        self.hints.listen(&id, slot.ear.clone());
+        self.hints.subscribe(&id, slot.receiver.clone());
         slot.id.get_or_init(|| id);
         self.slots().insert(spec.id.clone(), slot);
         Ok(spec.id)
@@ -285,7 +285,7 @@ impl Inner {
         match status.state {
             // An event tells of the program before the container's state does.
             CONTAINER_CREATED if fault.is_under_way() => Outcome::NotYet,
-            CONTAINER_CREATED if slot.ear.was_started.load(Ordering::Relaxed) => {
+            CONTAINER_CREATED if slot.receiver.was_started.load(Ordering::Relaxed) => {
                 Outcome::Refused(UNDONE.to_owned())
             }
             CONTAINER_CREATED => Outcome::NotYet,
@@ -330,7 +330,7 @@ impl Inner {
         let slot = self.slot(&name).ok();
         if let Some(slot) = &slot {
             slot.stops.fetch_add(1, Ordering::Relaxed);
-            slot.ear.wake.notify_one();
+            slot.receiver.wake.notify_one();
         }
         let mut retry = self.client.retry();
         let signal = slot.as_ref().and_then(|slot| slot.signal).filter(|_| grace.is_some());
@@ -356,7 +356,7 @@ impl Inner {
         };
         if let Some(slot) = &slot {
             slot.stops.fetch_sub(1, Ordering::Relaxed);
-            slot.ear.wake.notify_one();
+            slot.receiver.wake.notify_one();
         }
         result
     }
@@ -405,7 +405,7 @@ impl Inner {
                 self.hints.forget(id);
             }
             // Tell those who wait for it that it is gone.
-            slot.ear.wake.notify_one();
+            slot.receiver.wake.notify_one();
             false
         });
     }
@@ -413,7 +413,7 @@ impl Inner {
     /// Repeats a removal until it is done. An error may come from the same removal still in progress.
     pub(super) async fn settle<Q: Rpc>(&self, request: Q) -> Result<(), Fault> {
         for _ in 1..REMOVALS_MAX {
-            match self.client.insist(request.clone(), self.client.limits().work).await {
+            match self.client.call_until_answered(request.clone(), self.client.limits().work).await {
                 Ok(_) | Err(Fault::NotFound(_)) => return Ok(()),
                 Err(Fault::Refused(text)) => {
                     tracing::debug!("{} is refused: {text}", Q::PATH);
@@ -422,7 +422,7 @@ impl Inner {
                 Err(fault) => return Err(fault),
             }
         }
-        match self.client.insist(request, self.client.limits().work).await {
+        match self.client.call_until_answered(request, self.client.limits().work).await {
             Ok(_) | Err(Fault::NotFound(_)) => Ok(()),
             Err(fault) => Err(fault),
         }
@@ -496,7 +496,7 @@ impl Inner {
 async fn broken_off(slot: &Slot, id: &str) -> Outcome {
     let id = id.to_owned();
     let was_run = tokio::task::spawn_blocking(move || leftovers::end_start(&id)).await.unwrap_or(true);
-    match was_run || slot.ear.was_started.load(Ordering::Relaxed) {
+    match was_run || slot.receiver.was_started.load(Ordering::Relaxed) {
         true => Outcome::Refused(UNDONE.to_owned()),
         false => Outcome::Never,
     }

@@ -26,7 +26,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// The receiver of a container's hints.
 #[derive(Default)]
-pub(super) struct Ear {
+pub(super) struct HintReceiver {
     /// Something may have happened.
     pub(super) wake: Notify,
     /// The runtime reported it, and its status follows in a moment.
@@ -41,20 +41,20 @@ pub(super) struct Ear {
 /// The receivers, by the runtime's container id.
 #[derive(Default)]
 pub(super) struct Hints {
-    ears: Mutex<HashMap<String, Arc<Ear>>>,
+    receivers: Mutex<HashMap<String, Arc<HintReceiver>>>,
     /// Whether a stream is open; `None` until that is known.
     alive: watch::Sender<Option<bool>>,
 }
 
 impl Hints {
-    /// From now on `ear` receives hints about `id`.
-    pub(super) fn listen(&self, id: &str, ear: Arc<Ear>) {
-        self.ears().insert(id.to_owned(), ear);
+    /// From now on `receiver` receives hints about `id`.
+    pub(super) fn subscribe(&self, id: &str, receiver: Arc<HintReceiver>) {
+        self.receivers().insert(id.to_owned(), receiver);
     }
 
     /// No more hints about `id` are needed.
     pub(super) fn forget(&self, id: &str) {
-        self.ears().remove(id);
+        self.receivers().remove(id);
     }
 
     /// Whether the runtime currently reports exits by itself.
@@ -69,12 +69,12 @@ impl Hints {
     }
 
     fn tell(&self, id: &str, ended: Option<(i32, SystemTime)>) {
-        if let Some(ear) = self.ears().get(id) {
+        if let Some(receiver) = self.receivers().get(id) {
             if let Some(ended) = ended {
-                ear.ended.get_or_init(|| ended);
+                receiver.ended.get_or_init(|| ended);
             }
-            ear.is_told.store(true, Ordering::Relaxed);
-            ear.wake.notify_one();
+            receiver.is_told.store(true, Ordering::Relaxed);
+            receiver.wake.notify_one();
         }
     }
 
@@ -83,8 +83,8 @@ impl Hints {
         let event = envelope.event?.value;
         if envelope.topic == TOPIC_START {
             let started = TaskStart::decode(event.as_slice()).ok()?;
-            let ears = self.ears();
-            ears.get(&started.container_id)?.was_started.store(true, Ordering::Relaxed);
+            let receivers = self.receivers();
+            receivers.get(&started.container_id)?.was_started.store(true, Ordering::Relaxed);
             return Some(());
         }
         let exit = TaskExit::decode(event.as_slice()).ok()?;
@@ -94,13 +94,13 @@ impl Hints {
 
     /// Something may have been missed.
     fn tell_all(&self) {
-        for ear in self.ears().values() {
-            ear.wake.notify_one();
+        for receiver in self.receivers().values() {
+            receiver.wake.notify_one();
         }
     }
 
-    fn ears(&self) -> MutexGuard<'_, HashMap<String, Arc<Ear>>> {
-        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
+    fn receivers(&self) -> MutexGuard<'_, HashMap<String, Arc<HintReceiver>>> {
+        self.receivers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -163,10 +163,10 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
 }
 
 /// Passes events on until the stream ends.
-async fn listen<Q: Rpc>(
+async fn subscribe<Q: Rpc>(
     client: &Client,
     request: Q,
-    mut heard: impl FnMut(Q::Answer) -> Option<()>,
+    mut hints_of_sandbox: impl FnMut(Q::Answer) -> Option<()>,
 ) -> Fault {
     let mut stream = match client.stream(request).await {
         Ok(stream) => stream,
@@ -175,7 +175,7 @@ async fn listen<Q: Rpc>(
     loop {
         match stream.message().await {
             // An empty event does no harm.
-            Ok(Some(event)) => _ = heard(event),
+            Ok(Some(event)) => _ = hints_of_sandbox(event),
             Ok(None) => return Fault::Lost("the stream ended".to_owned()),
             Err(status) => return status.into(),
         }

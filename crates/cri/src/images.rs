@@ -93,7 +93,7 @@ impl Inner {
         let mut last = (None, "no credential was tried".to_owned());
         for auth in ways {
             let request = PullImageRequest { image: Some(spec(reference)), auth };
-            match self.client.insist(request, PULL_MAX).await {
+            match self.client.call_until_answered(request, PULL_MAX).await {
                 Ok(_) => return Ok(()),
                 Err(fault) => last = explain(&fault, &found.places()),
             }

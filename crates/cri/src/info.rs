@@ -36,7 +36,7 @@ impl CriInfo {
         let endpoint = format!("unix://{}", client.path().display());
         let limit = client.limits().question;
         let request = VersionRequest { version: "v1".to_owned() };
-        let version = client.insist(request, limit).await.map_err(|fault| {
+        let version = client.call_until_answered(request, limit).await.map_err(|fault| {
             RuntimeError::Other(match fault {
                 Fault::Unimplemented(_) => format!(
                     "the service at {endpoint} does not support CRI v1; in containerd's configuration \"cri\" must not be among disabled_plugins"

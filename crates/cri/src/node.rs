@@ -120,7 +120,7 @@ impl NodeRuntime {
     pub async fn stop(&self, id: &str, grace: Duration) -> Result<(), RuntimeError> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = StopContainerRequest { container_id: id.to_owned(), timeout };
-        match self.client.insist(request, grace.saturating_add(STOP_MARGIN)).await {
+        match self.client.call_until_answered(request, grace.saturating_add(STOP_MARGIN)).await {
             Ok(_) | Err(Fault::NotFound(_)) => Ok(()),
             Err(fault) => Err(other(fault)),
         }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::client::Fault;
 use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
-use super::hints::{Ear, Hints};
+use super::hints::{HintReceiver, Hints};
 use super::wire::{
     ListPodSandboxRequest, NAMESPACE_NODE, PodSandbox, PodSandboxConfig, PodSandboxFilter,
     PodSandboxStatusRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY,
@@ -59,13 +59,13 @@ impl Pod {
 }
 
 /// Receives hints about a sandbox until this is dropped.
-struct Heard<'a> {
+struct SandboxHints<'a> {
     hints: &'a Hints,
     id: &'a str,
-    ear: Arc<Ear>,
+    receiver: Arc<HintReceiver>,
 }
 
-impl Drop for Heard<'_> {
+impl Drop for SandboxHints<'_> {
     fn drop(&mut self) {
         self.hints.forget(self.id);
     }
@@ -272,8 +272,8 @@ impl Inner {
     /// the runtime reports an exit or restarts, and periodically in between.
     pub(super) async fn sandbox_lost(&self, id: &SandboxId) {
         let Some(pod) = self.pods().get(id).cloned() else { return std::future::pending().await };
-        let heard = Heard { hints: &self.hints, id: &pod.id, ear: Arc::default() };
-        self.hints.listen(heard.id, heard.ear.clone());
+        let hints_of_sandbox = SandboxHints { hints: &self.hints, id: &pod.id, receiver: Arc::default() };
+        self.hints.subscribe(hints_of_sandbox.id, hints_of_sandbox.receiver.clone());
         let mut hinted: Option<Instant> = None;
         loop {
             let pause = match (hinted, self.hints.are_alive()) {
@@ -284,8 +284,8 @@ impl Inner {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = heard.ear.wake.notified() => {
-                    if heard.ear.is_told.swap(false, Ordering::Relaxed) {
+                () = hints_of_sandbox.receiver.wake.notified() => {
+                    if hints_of_sandbox.receiver.is_told.swap(false, Ordering::Relaxed) {
                         hinted = Some(Instant::now());
                     }
                 }

@@ -71,8 +71,8 @@ impl Inner {
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = slot.ear.wake.notified() => {
-                    if slot.ear.is_told.swap(false, Ordering::Relaxed) {
+                () = slot.receiver.wake.notified() => {
+                    if slot.receiver.is_told.swap(false, Ordering::Relaxed) {
                         hinted = Some(Instant::now());
                         soon = SOON_MIN;
                     }
@@ -134,7 +134,7 @@ pub(super) fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
         (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
     // The runtime knows that it ended, but not how. An event may have told.
     if status.reason == UNKNOWN {
-        match slot.ear.ended.get() {
+        match slot.receiver.ended.get() {
             Some(ended) => (code, finished_at) = *ended,
             None => {
                 tracing::warn!(container = %slot.name, "the container runtime does not know how the container ended");
