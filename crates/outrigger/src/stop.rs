@@ -244,13 +244,13 @@ async fn stop_all(
 
 /// Waits until the pods are gone, unless told not to. Returns whether it waited.
 async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
-    let mut told = Told::default();
+    let mut reported = ReportedReasons::default();
     loop {
         match connection.next().await.map_err(runs::refused)? {
             // The pods are stopped even if this command does not wait.
             Answer::Pod(_) if args.no_wait => return Ok(false),
             Answer::Pod(pod) => {
-                if let Some(news) = told.news(&pod) {
+                if let Some(news) = reported.news(&pod) {
                     args.say(&news);
                 }
             }
@@ -264,9 +264,9 @@ async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<boo
 
 /// What was last printed about each pod; pods of a workload stop at the same time.
 #[derive(Default)]
-struct Told(BTreeMap<usize, String>);
+struct ReportedReasons(BTreeMap<usize, String>);
 
-impl Told {
+impl ReportedReasons {
     /// The news about a pod, unless it was just printed.
     fn news(&mut self, pod: &PodState) -> Option<String> {
         let waits = waiting_for(pod);
@@ -307,10 +307,10 @@ mod tests {
             }],
             ..PodState::default()
         };
-        let mut told = Told::default();
+        let mut reported = ReportedReasons::default();
         let said: Vec<Option<String>> =
             [(0, "stopping"), (1, "stopping"), (0, "stopping"), (1, "done"), (0, "killed")]
-                .map(|(number, state)| told.news(&pod(number, state)))
+                .map(|(number, state)| reported.news(&pod(number, state)))
                 .into();
         let expected = [
             "web-0: waiting for app (stopping)",

@@ -22,7 +22,7 @@ use crate::line::{Line, Look, Paint, columns, wrap};
 use crate::live::{self, Scene, Stage, Stdout};
 use crate::summary::summary;
 use crate::text::{fit_message, shorten};
-use crate::words::{Told, Weight, tell};
+use crate::words::{Sentence, Weight, tell};
 use crate::{PodView, workload_words};
 use outrigger_text::terminal::{safe_text, scrub};
 
@@ -321,7 +321,7 @@ impl Output {
             Format::Plain | Format::Live => tell(record),
         };
         let container = record.container.as_deref();
-        self.show(exact, &self.label(&record.pod, container), container, told);
+        self.show(exact, &self.label(&record.pod, container), container, sentence);
     }
 
     /// Shows one trace entry of a workload.
@@ -353,18 +353,24 @@ impl Output {
         }
     }
 
-    fn show(&self, exact: Duration, label: &str, container: Option<&str>, told: Option<Told>) {
+    fn show(&self, exact: Duration, label: &str, container: Option<&str>, sentence: Option<Sentence>) {
         let least = match self.format {
             _ if self.is_quiet() => Weight::Trouble,
             Format::Live => Weight::Notable,
             _ => Weight::Routine,
         };
-        if let Some(told) = told.filter(|t| t.weight >= least) {
-            self.send(Chunk::Err(self.event_line(exact, label, container, &told).into_bytes()));
+        if let Some(sentence) = sentence.filter(|t| t.weight >= least) {
+            self.send(Chunk::Err(self.event_line(exact, label, container, &sentence).into_bytes()));
         }
     }
 
-    fn event_line(&self, exact: Duration, label: &str, container: Option<&str>, told: &Told) -> String {
+    fn event_line(
+        &self,
+        exact: Duration,
+        label: &str,
+        container: Option<&str>,
+        sentence: &Sentence,
+    ) -> String {
         let (place, width) = {
             let scene = self.stage.scene();
             (container.map(|c| scene.ledger.place(c)), scene.label)
@@ -381,7 +387,7 @@ impl Output {
         line.push(place.map_or(Paint::Bold, Paint::Name), label);
         line.push(Paint::Dim, &fill);
         line.push(Paint::Dim, if self.format == Format::Live { " · " } else { "  " });
-        let paint = match told.weight {
+        let paint = match sentence.weight {
             Weight::Trouble => Paint::Bad,
             _ if self.format == Format::Live => Paint::Dim,
             _ => Paint::Plain,
@@ -395,7 +401,7 @@ impl Output {
             _ => vec![text.to_owned()],
         };
         let mut lines = String::new();
-        for (text, paint) in [(Some(&told.text), paint), (told.hint.as_ref(), Paint::Bold)] {
+        for (text, paint) in [(Some(&sentence.text), paint), (sentence.hint.as_ref(), Paint::Bold)] {
             for text in text.iter().flat_map(|text| told_lines(text)) {
                 line.push(paint, &text);
                 lines.push_str(&format!("{}\n", line.render(look)));

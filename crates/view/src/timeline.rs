@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     /// Running, not ready.
     Run,
     Ready,
-    /// Told to stop.
+    /// Sentence to stop.
     Stop,
     Backoff,
     Hook,

@@ -23,7 +23,7 @@ pub enum Weight {
 
 /// One entry as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Sentence {
     /// How important it is.
     pub weight: Weight,
     /// The sentence.
@@ -32,9 +32,9 @@ pub struct Told {
     pub hint: Option<String>,
 }
 
-impl Told {
-    pub(crate) fn new(weight: Weight, text: String) -> Told {
-        Told { weight, text, hint: None }
+impl Sentence {
+    pub(crate) fn new(weight: Weight, text: String) -> Sentence {
+        Sentence { weight, text, hint: None }
     }
 }
 
@@ -89,7 +89,7 @@ pub fn signal(number: i32) -> String {
 }
 
 /// The sentence of an entry. `None` if another entry says the same better.
-pub fn tell(entry: &Record) -> Option<Told> {
+pub fn tell(entry: &Record) -> Option<Sentence> {
     let mut told = match &entry.event {
         TraceEvent::Pod(event) => tell_pod(event),
         TraceEvent::Container(event) => tell_container(event),
@@ -111,19 +111,19 @@ pub(crate) fn hint(entry: &Record) -> Option<String> {
     }
 }
 
-fn routine(text: String) -> Option<Told> {
-    Some(Told::new(Weight::Routine, text))
+fn routine(text: String) -> Option<Sentence> {
+    Some(Sentence::new(Weight::Routine, text))
 }
 
-fn notable(text: String) -> Option<Told> {
-    Some(Told::new(Weight::Notable, text))
+fn notable(text: String) -> Option<Sentence> {
+    Some(Sentence::new(Weight::Notable, text))
 }
 
-fn trouble(text: String) -> Option<Told> {
-    Some(Told::new(Weight::Trouble, text))
+fn trouble(text: String) -> Option<Sentence> {
+    Some(Sentence::new(Weight::Trouble, text))
 }
 
-fn tell_pod(event: &PodEvent) -> Option<Told> {
+fn tell_pod(event: &PodEvent) -> Option<Sentence> {
     match event {
         // For programs.
         PodEvent::Planned { .. } => None,
@@ -155,7 +155,7 @@ fn tell_pod(event: &PodEvent) -> Option<Told> {
     }
 }
 
-fn tell_container(event: &ContainerEvent) -> Option<Told> {
+fn tell_container(event: &ContainerEvent) -> Option<Sentence> {
     match event {
         // For programs.
         ContainerEvent::Log { .. } => None,
@@ -231,13 +231,13 @@ fn next_try(retry_in_ms: Option<u64>) -> String {
     retry_in_ms.map_or(String::new(), |ms| format!("; next try in {}", HumanDuration(ms)))
 }
 
-fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {
+fn waiting(wait: &WaitReason, text: &str) -> Option<Sentence> {
     match wait {
         // The pod says it once for all containers.
         WaitReason::Sandbox => None,
         // The entry of the failure has the reason, and the time of the next attempt.
         WaitReason::ImageRetry { .. } | WaitReason::StartRetry { .. } => None,
-        WaitReason::BackOff { .. } => Some(Told::new(Weight::Notable, text.to_owned())),
+        WaitReason::BackOff { .. } => Some(Sentence::new(Weight::Notable, text.to_owned())),
         WaitReason::Gate { .. }
         | WaitReason::Image
         | WaitReason::StartupProbe
@@ -245,14 +245,14 @@ fn waiting(wait: &WaitReason, text: &str) -> Option<Told> {
         | WaitReason::StopTurn { .. }
         | WaitReason::FirstPreStop { .. }
         | WaitReason::SidecarDelay { .. }
-        | WaitReason::Rerun { .. } => Some(Told::new(Weight::Routine, text.to_owned())),
+        | WaitReason::Rerun { .. } => Some(Sentence::new(Weight::Routine, text.to_owned())),
     }
 }
 
-fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Told> {
+fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Sentence> {
     if let Some(restarts) = restarts {
         let text = format!("starting again (restart {restarts})");
-        return Some(Told::new(Weight::Notable, text));
+        return Some(Sentence::new(Weight::Notable, text));
     }
     let text = match opened {
         None => "starting".to_owned(),
@@ -262,10 +262,10 @@ fn starting(restarts: Option<u32>, opened: Option<&OpenedGate>) -> Option<Told> 
         }
         Some(OpenedGate { container, need }) => format!("starting: `{container}` is {}", need.name()),
     };
-    Some(Told::new(Weight::Routine, text))
+    Some(Sentence::new(Weight::Routine, text))
 }
 
-fn probe(event: &ContainerEvent) -> Option<Told> {
+fn probe(event: &ContainerEvent) -> Option<Sentence> {
     let ContainerEvent::Probe { kind, outcome, message, failures, counted, threshold, verdict, .. } = event
     else {
         return None;
@@ -275,7 +275,7 @@ fn probe(event: &ContainerEvent) -> Option<Told> {
         ProbeOutcome::Success => {
             // `started` and `ready` already report these.
             let text = format!("{name} probe passes");
-            return (*kind == ProbeKind::Liveness).then_some(Told::new(Weight::Routine, text));
+            return (*kind == ProbeKind::Liveness).then_some(Sentence::new(Weight::Routine, text));
         }
         ProbeOutcome::Error => {
             let why = message.trim_end();
@@ -284,7 +284,7 @@ fn probe(event: &ContainerEvent) -> Option<Told> {
                 _ => String::new(),
             };
             let text = format!("{name} probe could not run{times}, which does not count as a failure: {why}");
-            return Some(Told::new(Weight::Trouble, text));
+            return Some(Sentence::new(Weight::Trouble, text));
         }
         ProbeOutcome::Failure => {}
     }
@@ -297,10 +297,10 @@ fn probe(event: &ContainerEvent) -> Option<Told> {
     }
     let turned = *verdict == Some(Verdict::Failure);
     let weight = if turned && *kind != ProbeKind::Readiness { Weight::Trouble } else { Weight::Routine };
-    Some(Told::new(weight, text))
+    Some(Sentence::new(weight, text))
 }
 
-fn exited(event: &ContainerEvent) -> Option<Told> {
+fn exited(event: &ContainerEvent) -> Option<Sentence> {
     let ContainerEvent::Exited { code, signal: by, reason, message, ran_ms, killed_for, .. } = event else {
         return None;
     };
@@ -319,10 +319,10 @@ fn exited(event: &ContainerEvent) -> Option<Told> {
     // After a stop signal, a code other than 0 is expected.
     let expected = *code == 0 || killed_for.is_some();
     let is_good = expected && *reason != Some(ExitReason::OomKilled);
-    Some(Told::new(if is_good { Weight::Notable } else { Weight::Trouble }, text))
+    Some(Sentence::new(if is_good { Weight::Notable } else { Weight::Trouble }, text))
 }
 
-fn stop_begun(event: &PodEvent) -> Option<Told> {
+fn stop_begun(event: &PodEvent) -> Option<Sentence> {
     let PodEvent::StopBegun { cause, because_of, grace_ms, running, message: why, .. } = event else {
         return None;
     };
@@ -340,7 +340,7 @@ fn stop_begun(event: &PodEvent) -> Option<Told> {
         _ if is_good => format!("{why}; stopping the remaining containers ({grace})"),
         _ => format!("stopping: {why} ({grace})"),
     };
-    Some(Told::new(weight, text))
+    Some(Sentence::new(weight, text))
 }
 
 #[cfg(test)]
@@ -349,7 +349,7 @@ mod tests {
     use outrigger_lifecycle::trace::Line;
     use serde_json::{Value, json};
 
-    fn tell(entry: &Value) -> Option<Told> {
+    fn tell(entry: &Value) -> Option<Sentence> {
         super::tell(&Line::from_json(entry).unwrap().pod().unwrap())
     }
 

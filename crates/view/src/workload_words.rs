@@ -3,10 +3,10 @@
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
 use outrigger_text::HumanDuration;
 
-use crate::words::{Told, Weight};
+use crate::words::{Sentence, Weight};
 
 /// The sentence of an entry.
-pub fn tell(record: &WorkloadRecord) -> Told {
+pub fn tell(record: &WorkloadRecord) -> Sentence {
     let several = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let (weight, sentence) = match &record.event {
         WorkloadEvent::JobStarted { completions, parallelism, .. } => {
@@ -49,5 +49,5 @@ pub fn tell(record: &WorkloadRecord) -> Told {
             (Weight::Trouble, format!("failed: {}: {}", end.reason, end.message))
         }
     };
-    Told::new(weight, sentence)
+    Sentence::new(weight, sentence)
 }

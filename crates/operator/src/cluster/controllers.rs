@@ -138,7 +138,7 @@ enum Change<K> {
     Is(K),
     Gone(K),
     /// The list is complete; these names of the store are not in it.
-    Told(HashSet<String>),
+    Listed(HashSet<String>),
 }
 
 fn name_of(metadata: &ObjectMeta) -> String {
@@ -183,7 +183,7 @@ async fn follow<K>(
                 on(&cx, change(object));
             }
             Ok(Event::InitDone) => {
-                on(&cx, Change::Told(std::mem::take(&mut told)));
+                on(&cx, Change::Listed(std::mem::take(&mut told)));
                 if std::mem::take(&mut first) {
                     cx.synced.fetch_add(1, Ordering::Relaxed);
                 }
@@ -203,7 +203,7 @@ fn on_node(cx: &Context, change: Change<Node>) {
     match change {
         Change::Is(node) => cx.store.set_virtual_node(name_of(&node.metadata), true),
         Change::Gone(node) => cx.store.set_virtual_node(name_of(&node.metadata), false),
-        Change::Told(names) => cx.store.keep_virtual_nodes(&names),
+        Change::Listed(names) => cx.store.keep_virtual_nodes(&names),
     }
 }
 
@@ -223,7 +223,7 @@ fn on_map(cx: &Context, change: Change<ConfigMap>) {
             cx.store.drop_map(&name_of(&map.metadata));
             owners(&map);
         }
-        Change::Told(names) => {
+        Change::Listed(names) => {
             for name in cx.store.map_names().into_iter().filter(|name| !names.contains(name)) {
                 cx.store.drop_map(&name);
             }
@@ -254,7 +254,7 @@ fn on_request(cx: &Context, change: Change<Request>) {
             let held = cx.store.drop_request(&name_of(&request.metadata));
             pod(held.as_deref().unwrap_or(&request));
         }
-        Change::Told(names) => {
+        Change::Listed(names) => {
             for name in cx.store.request_names().into_iter().filter(|name| !names.contains(name)) {
                 if let Some(request) = cx.store.drop_request(&name) {
                     pod(&request);
@@ -297,7 +297,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
                 requests(namespace, name);
             }
         }
-        Change::Told(names) => {
+        Change::Listed(names) => {
             for name in cx.store.pod_names().into_iter().filter(|name| !names.contains(name)) {
                 cx.store.drop_pod(&name);
             }
