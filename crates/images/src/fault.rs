@@ -39,15 +39,15 @@ impl Fault {
     }
 
     /// A file system error; `doing` names the operation and its path.
-    pub(super) fn io(doing: impl Display, error: &io::Error) -> Self {
+    pub(super) fn io(what: impl Display, error: &io::Error) -> Self {
         if error.raw_os_error() == Some(rustix::io::Errno::NOSPC.raw_os_error())
             || error.raw_os_error() == Some(rustix::io::Errno::DQUOT.raw_os_error())
         {
             return Fault::NoSpace(format!(
-                "{doing}: no space left on device; free some space or choose another --state-dir"
+                "{what}: no space left on device; free some space or choose another --state-dir"
             ));
         }
-        Fault::Final(format!("{doing}: {error}"))
+        Fault::Final(format!("{what}: {error}"))
     }
 
     /// Whether the same may succeed a moment later.
@@ -90,17 +90,17 @@ pub(super) fn said(text: &str) -> String {
 /// Adds the operation and its path to file system errors.
 pub(super) trait Doing<T> {
     /// `read`, `write` … and the path.
-    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault>;
+    fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault>;
 }
 
 impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault> {
+    fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault> {
         self.map_err(|error| Fault::io(format_args!("cannot {verb} {}", path.display()), &error))
     }
 }
 
 impl<T> Doing<T> for rustix::io::Result<T> {
-    fn doing(self, verb: &str, path: &Path) -> Result<T, Fault> {
-        self.map_err(io::Error::from).doing(verb, path)
+    fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault> {
+        self.map_err(io::Error::from).failed_to(verb, path)
     }
 }

@@ -208,7 +208,7 @@ impl Fetcher {
         progress.start(total);
         was_present &= self.layers(origins, &budget).await?;
         self.store.write_blob(&digest, &bytes)?;
-        self.store.remember(name, &digest)?;
+        self.store.set_manifest(name, &digest)?;
         Ok(Fetched { config, id: manifest.config.digest, was_present })
     }
 
@@ -350,7 +350,7 @@ impl Fetcher {
             let scratch = store.scratch();
             let dir = scratch.path().join("d");
             let mut builder = std::fs::DirBuilder::new();
-            builder.recursive(true).mode(0o755).create(&dir).doing("create", &dir)?;
+            builder.recursive(true).mode(0o755).create(&dir).failed_to("create", &dir)?;
             let greatest_id =
                 unpack_layer(Cancellable { stream, cancelled }, &dir, digest, &diff_id, &budget)?;
             store.keep_layer(&diff_id, scratch, greatest_id)?;
@@ -393,7 +393,7 @@ fn rootfs(reference: &str, path: &std::path::Path) -> Result<Image, Fault> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Fault::new(format!("directory {} does not exist on this machine", path.display())));
         }
-        Err(error) => return Err(error).doing("open", path),
+        Err(error) => return Err(error).failed_to("open", path),
     };
     Ok(Image {
         reference: reference.to_owned(),
@@ -465,7 +465,7 @@ impl Partial<'_> {
             self.budget.check_space(dir, 0).map_err(|error| Fault::io("cannot store the layer", &error))?;
         }
         self.hasher.update(chunk);
-        self.file.write_all(chunk).doing("write", self.path)?;
+        self.file.write_all(chunk).failed_to("write", self.path)?;
         self.progress.add(chunk.len() as u64);
         Ok(())
     }
@@ -480,7 +480,8 @@ async fn download(
     budget: &Budget,
 ) -> Result<File, Fault> {
     let path = scratch.path();
-    let file = File::options().read(true).write(true).create_new(true).open(path).doing("create", path)?;
+    let file =
+        File::options().read(true).write(true).create_new(true).open(path).failed_to("create", path)?;
     let mut partial = Partial {
         file,
         path,
@@ -499,14 +500,14 @@ async fn download(
     if actual != layer.digest {
         return Err(digest_mismatch("layer", &layer.digest, &actual));
     }
-    partial.file.seek(SeekFrom::Start(0)).doing("read", path)?;
+    partial.file.seek(SeekFrom::Start(0)).failed_to("read", path)?;
     Ok(partial.file)
 }
 
 async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Partial<'_>) -> Result<(), Fault> {
     let mut response = registry.blob_from(digest, partial.written).await?;
     if partial.written > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
-        partial.restart().doing("write", partial.path)?;
+        partial.restart().failed_to("write", partial.path)?;
     }
     // A server that sends a byte now and then never times out, and never finishes.
     let mut pace = Pace::new();

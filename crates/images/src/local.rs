@@ -87,15 +87,15 @@ impl Files {
                 "{} is not a directory; for a tar file say oci-archive:",
                 path.display()
             ))),
-            Err(error) => Err(error).doing("open", path),
+            Err(error) => Err(error).failed_to("open", path),
         }
     }
 
     /// Records the positions of the members. A compressed archive is first unpacked into the scratch space of
     /// `store`, since members are not needed in their stored order.
     fn tar(path: &Path, store: &Store, budget: &Budget) -> Result<Self, Fault> {
-        let file = open(path).doing("open", path)?;
-        if file.metadata().doing("open", path)?.is_dir() {
+        let file = open(path).failed_to("open", path)?;
+        if file.metadata().failed_to("open", path)?.is_dir() {
             return Err(Fault::new(format!("{} is a directory; use oci: for an OCI layout", path.display())));
         }
         let file = if is_compressed(&file, path)? { inflate(file, path, store, budget)? } else { file };
@@ -117,7 +117,7 @@ impl Files {
                 match open(&path) {
                     Ok(file) => Ok(Some(Box::new(file))),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(error).doing("open", &path),
+                    Err(error) => Err(error).failed_to("open", &path),
                 }
             }
             Files::Tar { archive, file, members } => {
@@ -146,7 +146,7 @@ impl Files {
             return Ok(None);
         };
         let mut bytes = Vec::new();
-        reader.take(limit + 1).read_to_end(&mut bytes).doing("read", name)?;
+        reader.take(limit + 1).read_to_end(&mut bytes).failed_to("read", name)?;
         if bytes.len() as u64 > limit {
             return Err(Fault::new(format!("{} is larger than {limit} bytes", self.name_of(name))));
         }
@@ -205,7 +205,7 @@ impl Read for Part {
 
 fn is_compressed(file: &File, path: &Path) -> Result<bool, Fault> {
     let mut start = [0; 4];
-    let n = file.read_at(&mut start, 0).doing("read", path)?;
+    let n = file.read_at(&mut start, 0).failed_to("read", path)?;
     Ok(n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]))
 }
 
@@ -221,12 +221,12 @@ fn open(path: &Path) -> std::io::Result<File> {
 fn inflate(file: File, path: &Path, store: &Store, budget: &Budget) -> Result<File, Fault> {
     let scratch = store.scratch();
     let options = File::options().read(true).write(true).create_new(true).open(scratch.path());
-    let mut plain = options.doing("create", scratch.path())?;
+    let mut plain = options.failed_to("create", scratch.path())?;
     let (counted, count) = Counted::new(file);
     let mut reader = BufReader::new(counted);
     let mut bounded = Metered::new(decompress(&mut reader)?, budget, store.root(), count);
-    std::io::copy(&mut bounded, &mut plain).doing("decompress", path)?;
-    plain.seek(SeekFrom::Start(0)).doing("read", scratch.path())?;
+    std::io::copy(&mut bounded, &mut plain).failed_to("decompress", path)?;
+    plain.seek(SeekFrom::Start(0)).failed_to("read", scratch.path())?;
     Ok(plain) // The name is removed with `scratch`; the file exists as long as it is open.
 }
 
@@ -325,7 +325,7 @@ fn plain_tar(path: &Path) -> Result<Option<Files>, Fault> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
         Ok(file) if is_compressed(&file, path)? => Ok(None),
         Ok(file) => Files::of_tar(path, file).map(Some),
-        Err(error) => Err(error).doing("open", path),
+        Err(error) => Err(error).failed_to("open", path),
     }
 }
 

@@ -137,7 +137,7 @@ fn own_certificates(host: &str) -> Result<Vec<Certificate>, Fault> {
     for file in dirs.filter_map(|dir| std::fs::read_dir(dir.join(host)).ok()).flatten().flatten() {
         let path = file.path();
         if path.extension().is_some_and(|ext| ext == "crt") {
-            let pem = std::fs::read(&path).doing("read", &path)?;
+            let pem = std::fs::read(&path).failed_to("read", &path)?;
             let found = Certificate::from_pem_bundle(&pem).map_err(|error| {
                 Fault::new(format!("{} holds no certificate: {}", path.display(), causes(&error)))
             })?;

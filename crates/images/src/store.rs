@@ -85,12 +85,12 @@ impl Store {
     /// Opens the store, creates it if it is missing, and removes leftovers of dead processes.
     pub(super) fn open(root: PathBuf) -> Result<Self, Fault> {
         if let Some(parent) = root.parent() {
-            private::make_all(parent).doing("create", parent)?;
+            private::make_all(parent).failed_to("create", parent)?;
         }
-        private::make(&root).doing("create", &root)?;
+        private::make(&root).failed_to("create", &root)?;
         for name in ["blobs/sha256", "layers", "index", "proofs", "locks", "empty", "tmp"] {
             let dir = root.join(name);
-            fs::create_dir_all(&dir).doing("create", &dir)?;
+            fs::create_dir_all(&dir).failed_to("create", &dir)?;
         }
         let tmp = root.join("tmp");
         clear_dead(&tmp);
@@ -122,7 +122,7 @@ impl Store {
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).doing("read", &path),
+            Err(error) => Err(error).failed_to("read", &path),
         }
     }
 
@@ -140,7 +140,7 @@ impl Store {
             fs::rename(scratch.path(), path)?;
             sync_dir(path)
         };
-        write().doing("write", path)
+        write().failed_to("write", path)
     }
 
     fn index_path(&self, name: &Name) -> PathBuf {
@@ -153,7 +153,7 @@ impl Store {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).doing("read", &path),
+            Err(error) => return Err(error).failed_to("read", &path),
         };
         match serde_json::from_slice::<IndexEntry>(&bytes) {
             Ok(entry) if entry.reference == name.to_string() => Ok(Some(entry.manifest)),
@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// Records the manifest of a name.
-    pub(super) fn remember(&self, name: &Name, manifest: &Digest) -> Result<(), Fault> {
+    pub(super) fn set_manifest(&self, name: &Name, manifest: &Digest) -> Result<(), Fault> {
         let entry = IndexEntry { reference: name.to_string(), manifest: manifest.clone() };
         let text = serde_json::to_vec(&entry).map_err(|error| Fault::new(error.to_string()))?;
         self.replace(&self.index_path(name), &text)
@@ -185,7 +185,7 @@ impl Store {
                 home.display()
             ))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).doing("read", &home),
+            Err(error) => Err(error).failed_to("read", &home),
         }
     }
 
@@ -235,14 +235,14 @@ impl Store {
             fs::rename(scratch.path(), &home)?;
             sync_dir(&home)
         };
-        keep().doing("write", &home)?;
+        keep().failed_to("write", &home)?;
         Ok(home.join("d"))
     }
 
     /// Waits for the layer's lock. Dropping the call stops waiting.
     pub(super) async fn lock_layer(&self, diff_id: &Digest) -> Result<Lock, Fault> {
         let path = self.root.join("locks").join(diff_id.hex());
-        let file = open_lock(&path).doing("open", &path)?;
+        let file = open_lock(&path).failed_to("open", &path)?;
         let mut pause = Duration::from_millis(5);
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -250,7 +250,7 @@ impl Store {
                 // Polled instead of blocking: a thread in flock(2) cannot be interrupted, and would keep the
                 // program from ending.
                 Err(Errno::WOULDBLOCK | Errno::INTR) => tokio::time::sleep(pause).await,
-                Err(errno) => return Err(errno).doing("lock", &path),
+                Err(errno) => return Err(errno).failed_to("lock", &path),
             }
             pause = (pause * 2).min(Duration::from_millis(200));
         }
@@ -291,11 +291,11 @@ fn claim_scratch(tmp: &Path) -> Result<(PathBuf, File), Fault> {
     for n in 0u64.. {
         let dir = tmp.join(format!("{}-{n}", std::process::id()));
         let lock = dir.with_extension("lock");
-        let file = open_lock(&lock).doing("create", &lock)?;
+        let file = open_lock(&lock).failed_to("create", &lock)?;
         // Another process may have taken the file for a dead one's and removed it before it was locked.
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && same_file(&file, &lock) {
             remove_tree(&dir);
-            fs::create_dir(&dir).doing("create", &dir)?;
+            fs::create_dir(&dir).failed_to("create", &dir)?;
             return Ok((dir, file));
         }
     }
@@ -354,7 +354,7 @@ mod tests {
         let (digest, name) = (Digest::of(b"abc"), Name::parse("busybox").unwrap());
         assert_eq!(store.read_blob(&digest).unwrap(), None);
         store.write_blob(&digest, b"abc").unwrap();
-        store.remember(&name, &digest).unwrap();
+        store.set_manifest(&name, &digest).unwrap();
         assert_eq!(store.read_blob(&digest).unwrap().as_deref(), Some(&b"abc"[..]));
         assert_eq!(store.lookup(&name).unwrap(), Some(digest.clone()));
         assert_eq!(store.lookup(&Name::parse("busybox:1").unwrap()).unwrap(), None);

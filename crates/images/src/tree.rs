@@ -29,7 +29,7 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn open(root: &Path) -> Result<Self, Fault> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(root, flags, Mode::empty()).doing("open", root)?;
+        let root = rustix::fs::open(root, flags, Mode::empty()).failed_to("open", root)?;
         Ok(Tree { root, last: None })
     }
 

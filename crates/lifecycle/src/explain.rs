@@ -114,10 +114,10 @@ impl Teller<'_> {
     }
 
     /// What a container is doing, and for how long, if that is long enough to be said.
-    fn lasting(&self, doing: &str, since: Time) -> String {
+    fn lasting(&self, activity: &str, since: Time) -> String {
         match self.now.since(since) < 1_000 {
-            true => format!("it is {doing}"),
-            false => format!("{doing} for {}", self.ago(since)),
+            true => format!("it is {activity}"),
+            false => format!("{activity} for {}", self.ago(since)),
         }
     }
 
@@ -135,7 +135,7 @@ impl Teller<'_> {
             Wait::Sandbox => self.sandbox(),
             Wait::Gate { on, need } => {
                 let doing = self.doing(on, need, depth);
-                format!("waits for `{}` {}: {doing}", self.name(on), need_words(need))
+                format!("waits for `{}` {}: {activity}", self.name(on), need_words(need))
             }
             Wait::Image => match c.image_failures {
                 0 => "waits for its image: being pulled".to_owned(),

@@ -77,7 +77,7 @@ pub(crate) async fn reconcile(
                 }
                 keys.iter().for_each(|_| cx.metrics.keys.add_one());
                 tell_opened(cx, view, &keys);
-                cx.store.remember(&key, |held| {
+                cx.store.update_memory(&key, |held| {
                     *held = Memory { published_at: Some(now()), ..Memory::default() };
                 });
             }
@@ -87,7 +87,7 @@ pub(crate) async fn reconcile(
             }
             Step::Annotate { completed } => {
                 let is_first = completed && !view.completed && memory.completed_at.is_none();
-                cx.store.remember(&key, |held| {
+                cx.store.update_memory(&key, |held| {
                     held.wakes = if held.woken_at.is_some() { held.wakes + 1 } else { 0 };
                     held.woken_at = Some(now());
                     held.completed_at = completed.then(now);
@@ -285,7 +285,7 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
         annotations[names::COMPLETED] = json!("true");
     }
     annotate(cx, &view, annotations).await?;
-    cx.store.remember(key, |held| held.woken_at = Some(now()));
+    cx.store.update_memory(key, |held| held.woken_at = Some(now()));
     Ok(())
 }
 

@@ -251,7 +251,7 @@ impl Store {
     }
 
     /// Changes what is remembered of a pod that is still there.
-    pub(crate) fn remember(&self, name: &str, change: impl FnOnce(&mut Memory)) {
+    pub(crate) fn update_memory(&self, name: &str, change: impl FnOnce(&mut Memory)) {
         let mut state = self.lock();
         if state.pods.contains_key(name) {
             change(state.memories.entry(name.to_owned()).or_default());
