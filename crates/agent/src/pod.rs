@@ -311,7 +311,7 @@ impl PodContext {
         let host_network = self.network == NetworkMode::Host;
         let files = PodFiles::write(&self.dir.join("etc"), &self.pod, host_network, &sandbox)
             .map_err(|source| SandboxError::Files { dir: self.dir.clone(), source })?;
-        Ok(PodSandbox { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PodSandbox { reach: Reach::new(&sandbox), sandbox, volumes, files })
     }
 
     /// Finds the volumes and files created by another process. Containers use them, so they are not changed.
@@ -319,7 +319,7 @@ impl PodContext {
         self.address(&mut sandbox);
         let volumes = Volumes::found(&self.volume_source(&sandbox.ips))?;
         let files = PodFiles::found(&self.dir.join("etc"));
-        Ok(PodSandbox { reach: Reach::of(&sandbox), sandbox, volumes, files })
+        Ok(PodSandbox { reach: Reach::new(&sandbox), sandbox, volumes, files })
     }
 
     /// With the host's network, the pod has the host's address.

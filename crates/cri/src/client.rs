@@ -220,7 +220,7 @@ impl Client {
         let mut pause = PAUSE_MIN;
         loop {
             let mut grpc = self.grpc(bytes_max);
-            let request = of(request.clone());
+            let request = with_metadata(request.clone());
             let answer = async {
                 grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
                 let path = PathAndQuery::from_static(Q::PATH);
@@ -277,7 +277,7 @@ impl Client {
         let mut grpc = self.grpc(ANSWER_BYTES_MAX);
         grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
         let path = PathAndQuery::from_static(Q::PATH);
-        let answer = grpc.server_streaming(of(request), path, ProstCodec::default()).await?;
+        let answer = grpc.server_streaming(with_metadata(request), path, ProstCodec::default()).await?;
         Ok(answer.into_inner())
     }
 
@@ -306,7 +306,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A request with its metadata.
-fn of<Q: Rpc>(request: Q) -> Request<Q> {
+fn with_metadata<Q: Rpc>(request: Q) -> Request<Q> {
     let mut request = Request::new(request);
     if Q::PATH.starts_with("/containerd.") {
         // containerd's CRI plugin keeps everything in this namespace.

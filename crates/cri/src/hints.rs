@@ -137,10 +137,10 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
         match is_containerd {
             true => {
                 let filters = [TOPIC_EXIT, TOPIC_START].map(|topic| format!("topic=={topic:?}")).into();
-                listen(client, SubscribeRequest { filters }, |envelope| hints.take_in(envelope)).await
+                read_stream(client, SubscribeRequest { filters }, |envelope| hints.take_in(envelope)).await
             }
             false => {
-                listen(client, GetEventsRequest {}, |event| {
+                read_stream(client, GetEventsRequest {}, |event| {
                     (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id, None))
                 })
                 .await
@@ -163,7 +163,7 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
 }
 
 /// Passes events on until the stream ends.
-async fn subscribe<Q: Rpc>(
+async fn read_stream<Q: Rpc>(
     client: &Client,
     request: Q,
     mut hints_of_sandbox: impl FnMut(Q::Answer) -> Option<()>,

@@ -32,7 +32,7 @@ impl CriInfo {
     }
 
     /// Queries a runtime.
-    pub(super) async fn of(client: &Client) -> Result<Self, RuntimeError> {
+    pub(super) async fn query(client: &Client) -> Result<Self, RuntimeError> {
         let endpoint = format!("unix://{}", client.path().display());
         let limit = client.limits().question;
         let request = VersionRequest { version: "v1".to_owned() };

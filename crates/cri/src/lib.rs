@@ -112,7 +112,7 @@ impl CriRuntime {
     pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
         let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
         let client = Arc::new(Client::new(path, config.limits, config.holder));
-        let info = CriInfo::of(&client).await?;
+        let info = CriInfo::query(&client).await?;
         let hints = Arc::new(Hints::default());
         // Not awaited: the call that opens the stream returns with the first event.
         let listener = hints::follow(client.clone(), hints.clone(), info.is_containerd());

@@ -65,7 +65,7 @@ impl NodeRuntime {
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
         let path = endpoint::find(endpoint).map_err(RuntimeError::Other)?;
         let client = Client::new(path, Limits::default(), Vec::new());
-        let info = CriInfo::of(&client).await?;
+        let info = CriInfo::query(&client).await?;
         Ok(NodeRuntime { client, info })
     }
 

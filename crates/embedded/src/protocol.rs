@@ -191,7 +191,7 @@ pub(crate) struct ProcessRecord {
 
 impl ProcessRecord {
     /// The process with this pid as of now.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn of_pid(pid: i32) -> Option<Self> {
         super::sys::start_ticks(pid).map(|start_ticks| ProcessRecord { pid, start_ticks })
     }
 

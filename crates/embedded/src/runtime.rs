@@ -266,7 +266,7 @@ impl EmbeddedRuntime {
         {
             return;
         }
-        let Some(own) = ProcessRecord::of(std::process::id() as i32) else { return };
+        let Some(own) = ProcessRecord::of_pid(std::process::id() as i32) else { return };
         let mut command = self.shim_command("guard");
         command.args([own.pid.to_string(), own.start_ticks.to_string()]);
         command.arg(&self.config.state_dir).args(&self.config.shim_command[1..]);
@@ -513,7 +513,7 @@ impl Runtime for EmbeddedRuntime {
         }
         let pause = self.shim_command("pause");
         let owner = match &self.config.owner {
-            Owner::Process => ProcessRecord::of(std::process::id() as i32),
+            Owner::Process => ProcessRecord::of_pid(std::process::id() as i32),
             Owner::Node(_) => None,
         };
         let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause, owner)).await?;

@@ -184,7 +184,7 @@ fn start_pause(
     let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
     // Before there is a container that could reach it. Missing limits are reported for the containers.
     limits.adopt_first(pid)?;
-    ProcessRecord::of(pid).ok_or_else(|| io::Error::other("its first process ended"))
+    ProcessRecord::of_pid(pid).ok_or_else(|| io::Error::other("its first process ended"))
 }
 
 /// Mounts the directory for all mounts of the sandbox, so that one call removes all of them: each costs the

@@ -160,7 +160,7 @@ pub(crate) fn fuzz_layer(bytes: &[u8], dir: &Path) {
     let limits = ImageLimits { unpacked: 8 << 20, files: 300, ..ImageLimits::default() };
     let budget = limits::Budget::new(limits);
     // The result does not matter: the digest is never the right one.
-    let _ = unpack::unpack_layer(bytes, dir, None, &digest::Digest::of(b""), &budget);
+    let _ = unpack::unpack_layer(bytes, dir, None, &digest::Digest::of_bytes(b""), &budget);
 }
 
 /// Reads any bytes as the documents of an image.
@@ -175,7 +175,7 @@ pub(crate) fn fuzz_documents(bytes: &[u8]) {
     }
     for layers in 0..4 {
         if let Ok(config) = model::ConfigFile::parse(bytes, layers) {
-            let image = config.image("fuzz", &digest::Digest::of(bytes), Vec::new(), false);
+            let image = config.image("fuzz", &digest::Digest::of_bytes(bytes), Vec::new(), false);
             assert_eq!(config.diff_ids().len(), layers, "{image:?}");
         }
     }

@@ -157,7 +157,7 @@ impl Files {
     fn blob(&self, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, Fault> {
         let path = blob_path(&descriptor.digest);
         let bytes = self.read(&path, limit)?.ok_or_else(|| self.lacks(&path))?;
-        let actual = Digest::of(&bytes);
+        let actual = Digest::of_bytes(&bytes);
         if actual != descriptor.digest {
             return Err(digest_mismatch(&self.name_of(&path), &descriptor.digest, &actual));
         }
@@ -460,7 +460,7 @@ fn docker_image(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     let member = |path: &Path| normal(Path::new(""), path);
     let config_path = member(&entry.config);
     let bytes = files.read(&config_path, CONFIG_SIZE_MAX)?.ok_or_else(|| files.lacks(&config_path))?;
-    let config_digest = Digest::of(&bytes);
+    let config_digest = Digest::of_bytes(&bytes);
     // The name is the digest: `HEX.json`, or `blobs/sha256/HEX` by newer versions.
     let stem = config_path.file_stem().map(|stem| stem.as_bytes().to_vec()).unwrap_or_default();
     if let Ok(expected) = Digest::try_from(format!("sha256:{}", String::from_utf8_lossy(&stem)))

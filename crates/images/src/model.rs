@@ -136,7 +136,7 @@ impl Shape {
     }
 
     /// The shape that a media type stands for. `None`: the type says nothing.
-    fn of(media_type: &str, by: Announcer) -> Result<Option<Self>, Fault> {
+    fn of_media_type(media_type: &str, by: Announcer) -> Result<Option<Self>, Fault> {
         match media_type {
             OCI_MANIFEST | DOCKER_MANIFEST => Ok(Some(Shape::Manifest)),
             OCI_INDEX | DOCKER_INDEX => Ok(Some(Shape::Index)),
@@ -182,7 +182,7 @@ impl Document {
             if one.media_type.contains(',') {
                 return Err(ambiguous(&format!("{} says {}", one.by.name(), said(one.media_type))));
             }
-            let Some(meant) = Shape::of(&media_type, one.by)? else { continue };
+            let Some(meant) = Shape::of_media_type(&media_type, one.by)? else { continue };
             if meant != shape {
                 let (is, says) = (shape.name(), meant.name());
                 return Err(ambiguous(&format!(
@@ -236,7 +236,7 @@ impl Fields {
         let layers = self.layers.unwrap_or_default();
         // Programs that go by the type would look for another image in it.
         for part in layers.iter().chain([&config]) {
-            if let Ok(Some(shape)) = Shape::of(&bare(&part.media_type), Announcer::Itself) {
+            if let Ok(Some(shape)) = Shape::of_media_type(&bare(&part.media_type), Announcer::Itself) {
                 let (digest, is) = (&part.digest, shape.name());
                 return Err(ambiguous(&format!(
                     "it uses {digest} as a part of the image, and says that it is {is}"
@@ -438,7 +438,7 @@ mod tests {
     fn entry(os: &str, arch: &str, variant: Option<&str>, mark: &str) -> Descriptor {
         Descriptor {
             media_type: String::new(),
-            digest: Digest::of(mark.as_bytes()),
+            digest: Digest::of_bytes(mark.as_bytes()),
             size: 1,
             platform: Some(Platform {
                 os: os.into(),
@@ -459,7 +459,7 @@ mod tests {
             entry("linux", here, None, "plain"),
             entry("unknown", "unknown", None, "attestation"),
         ];
-        assert_eq!(choose_platform(&entries).unwrap().digest, Digest::of(b"plain"));
+        assert_eq!(choose_platform(&entries).unwrap().digest, Digest::of_bytes(b"plain"));
         let error = choose_platform(&entries[..2]).unwrap_err().to_string();
         assert!(error.contains(&format!("linux/{here}")) && error.contains("linux/s390x"), "{error}");
         assert!(choose_platform(&[]).is_err());
@@ -503,7 +503,7 @@ mod tests {
     /// CVE-2021-41190.
     #[test]
     fn a_document_is_one_thing_whoever_reads_it() {
-        let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of(b""));
+        let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of_bytes(b""));
         let of_type = |media_type: &str| blob.replace('}', &format!(r#","mediaType":"{media_type}"}}"#));
         let manifest = format!(r#""config":{blob},"layers":[]"#);
         let index = r#""manifests":[]"#;
@@ -564,7 +564,7 @@ mod tests {
         let text = br#"{"architecture":"","config":{"Entrypoint":null,"Cmd":["sh"],"Env":null,"User":"","WorkingDir":"/w"},
             "rootfs":{"type":"layers","diff_ids":null}}"#;
         let config = ConfigFile::parse(text, 0).unwrap();
-        let image = config.image("x", &Digest::of(b""), vec![], true);
+        let image = config.image("x", &Digest::of_bytes(b""), vec![], true);
         assert_eq!(
             (image.cmd, image.user, image.working_dir),
             (vec!["sh".to_owned()], None, Some("/w".to_owned()))

@@ -175,7 +175,7 @@ impl Registry {
                 response.headers().get_all(CONTENT_TYPE).iter().map(|value| value.as_bytes()).collect();
             let content_type = String::from_utf8_lossy(&content_types.join(&b", "[..])).into_owned();
             let bytes = body(response, limit).await?;
-            let digest = Digest::of(&bytes);
+            let digest = Digest::of_bytes(&bytes);
             let wanted = Digest::try_from(tag_or_digest.to_owned()).ok().or(said);
             match wanted {
                 Some(wanted) if wanted != digest => {
@@ -192,7 +192,7 @@ impl Registry {
         retry(|| async {
             let response = self.get(&format!("blobs/{digest}"), "*/*", None).await?;
             let bytes = body(response, limit).await?;
-            let actual = Digest::of(&bytes);
+            let actual = Digest::of_bytes(&bytes);
             if actual != *digest {
                 return Err(super::unpack::digest_mismatch("blob", digest, &actual));
             }

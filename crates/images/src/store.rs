@@ -116,7 +116,7 @@ impl Store {
     pub(super) fn read_blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Fault> {
         let path = self.blob_path(digest);
         match fs::read(&path) {
-            Ok(bytes) if Digest::of(&bytes) == *digest => Ok(Some(bytes)),
+            Ok(bytes) if Digest::of_bytes(&bytes) == *digest => Ok(Some(bytes)),
             Ok(_) => {
                 tracing::warn!(path = %path.display(), "blob is damaged and will be fetched again");
                 Ok(None)
@@ -144,7 +144,7 @@ impl Store {
     }
 
     fn index_path(&self, name: &Name) -> PathBuf {
-        self.root.join("index").join(Digest::of(name.to_string().as_bytes()).hex())
+        self.root.join("index").join(Digest::of_bytes(name.to_string().as_bytes()).hex())
     }
 
     /// The manifest of a name when it was last pulled.
@@ -190,7 +190,7 @@ impl Store {
     }
 
     fn proof_path(&self, diff_id: &Digest, stamp: &str) -> PathBuf {
-        self.root.join("proofs").join(Digest::of(format!("{diff_id} {stamp}").as_bytes()).hex())
+        self.root.join("proofs").join(Digest::of_bytes(format!("{diff_id} {stamp}").as_bytes()).hex())
     }
 
     /// Whether the bytes with that stamp were read before, and were the layer.
@@ -351,7 +351,7 @@ mod tests {
     fn damaged_blobs_and_entries_count_as_missing() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path().join("images")).unwrap();
-        let (digest, name) = (Digest::of(b"abc"), Name::parse("busybox").unwrap());
+        let (digest, name) = (Digest::of_bytes(b"abc"), Name::parse("busybox").unwrap());
         assert_eq!(store.read_blob(&digest).unwrap(), None);
         store.write_blob(&digest, b"abc").unwrap();
         store.set_manifest(&name, &digest).unwrap();

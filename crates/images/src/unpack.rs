@@ -643,7 +643,7 @@ mod tests {
                 builder.append(&header, data).unwrap();
                 let tar = builder.into_inner().unwrap();
                 let budget = Budget::new(ImageLimits::default());
-                let _ = unpack_layer(&tar[..], &root, None, &Digest::of(&tar), &budget);
+                let _ = unpack_layer(&tar[..], &root, None, &Digest::of_bytes(&tar), &budget);
             }
             prop_assert_eq!(look(), before);
         }

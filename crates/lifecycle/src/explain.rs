@@ -134,7 +134,7 @@ impl Teller<'_> {
         match wait {
             Wait::Sandbox => self.sandbox(),
             Wait::Gate { on, need } => {
-                let doing = self.doing(on, need, depth);
+                let activity = self.activity(on, need, depth);
                 format!("waits for `{}` {}: {activity}", self.name(on), need_words(need))
             }
             Wait::Image => match c.image_failures {
@@ -236,7 +236,7 @@ impl Teller<'_> {
     }
 
     /// What the container that another waits for is doing now.
-    fn doing(&self, i: usize, need: Need, depth: Depth) -> String {
+    fn activity(&self, i: usize, need: Need, depth: Depth) -> String {
         let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
         match c.state {
             State::Waiting => match self.wait_of(i) {

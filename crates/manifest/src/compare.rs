@@ -41,7 +41,7 @@ pub struct ObjectKey {
 
 impl ObjectKey {
     /// The name of a workload whose metadata is complete.
-    pub fn of(workload: &Workload) -> Self {
+    pub fn of_workload(workload: &Workload) -> Self {
         let metadata = workload.metadata();
         ObjectKey {
             kind: workload.kind(),
@@ -103,11 +103,15 @@ impl ObjectChange {
 /// Compares the running objects with the new ones. Returns every object of either side, the new ones first,
 /// in their order.
 pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectChange)> {
-    let before: BTreeMap<ObjectKey, usize> =
-        old.workloads.iter().enumerate().map(|(at, workload)| (ObjectKey::of(workload), at)).collect();
+    let before: BTreeMap<ObjectKey, usize> = old
+        .workloads
+        .iter()
+        .enumerate()
+        .map(|(at, workload)| (ObjectKey::of_workload(workload), at))
+        .collect();
     let mut out: Vec<(ObjectKey, ObjectChange)> = Vec::new();
     for (at, workload) in new.workloads.iter().enumerate() {
-        let key = ObjectKey::of(workload);
+        let key = ObjectKey::of_workload(workload);
         let change = match before.get(&key) {
             Some(&was) => compare_one(old, was, new, at),
             None => ObjectChange::New,
@@ -115,7 +119,7 @@ pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectCh
         out.push((key, change));
     }
     let known: BTreeSet<ObjectKey> = out.iter().map(|(key, _)| key.clone()).collect();
-    let removed = old.workloads.iter().map(ObjectKey::of).filter(|key| !known.contains(key));
+    let removed = old.workloads.iter().map(ObjectKey::of_workload).filter(|key| !known.contains(key));
     out.extend(removed.map(|key| (key, ObjectChange::Removed)));
     out
 }

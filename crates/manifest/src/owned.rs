@@ -12,7 +12,7 @@ use crate::workload::Workload;
 
 /// Removes such objects, with a warning for each owner.
 pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
-    let there: BTreeSet<Id> = manifest.workloads.iter().map(Id::of).collect();
+    let there: BTreeSet<Id> = manifest.workloads.iter().map(Id::of_workload).collect();
     let owners: Vec<Option<Id>> = manifest.workloads.iter().map(|w| owner(w, &there)).collect();
     if owners.iter().all(Option::is_none) {
         return Vec::new();
@@ -62,7 +62,7 @@ struct Id {
 }
 
 impl Id {
-    fn of(workload: &Workload) -> Id {
+    fn of_workload(workload: &Workload) -> Id {
         let metadata = workload.metadata();
         Id {
             kind: workload.kind(),

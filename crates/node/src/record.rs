@@ -108,7 +108,11 @@ impl RunRecord {
 
     /// The keys of all objects, by their ids.
     pub(crate) fn keys(&self, work: &Work) -> BTreeMap<String, String> {
-        work.workloads.iter().map(ObjectKey::of).map(|object| (object.id(), self.key(&object))).collect()
+        work.workloads
+            .iter()
+            .map(ObjectKey::of_workload)
+            .map(|object| (object.id(), self.key(&object)))
+            .collect()
     }
 
     /// The record that contained a retired object.

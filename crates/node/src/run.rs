@@ -94,7 +94,7 @@ pub async fn run<R: Runtime>(
     let Work { pods, workloads, companions, sources } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
-    let status_file = StatusFile::new(options.status.as_deref(), StatusContent::of(&pods));
+    let status_file = StatusFile::new(options.status.as_deref(), StatusContent::for_pods(&pods));
     status_file
         .check()
         .map_err(|source| RunError::File { path: options.status.clone().unwrap_or_default(), source })?;

@@ -109,7 +109,7 @@ pub(crate) enum StatusContent {
 
 impl StatusContent {
     /// The format for these pods.
-    pub(crate) fn of(pods: &[PlannedPod]) -> Self {
+    pub(crate) fn for_pods(pods: &[PlannedPod]) -> Self {
         match pods {
             [one] if one.manifest.origin.kind == "Pod" => StatusContent::Pod,
             _ => StatusContent::List,

@@ -127,7 +127,7 @@ impl<R: Runtime> Supervisor<R> {
         let number = self.numbers.load(Ordering::Relaxed);
         let prepared = self.agent.prepare(self.new_pod(number, pod, StatusUpdates::Omitted))?;
         let context = prepared.context();
-        let hints = self.sinks.hints.of(&pod.manifest.origin);
+        let hints = self.sinks.hints.of_pod(&pod.manifest.origin);
         let failed = |error: SandboxError| {
             let explained = hints.of_sandbox(subject(context), &error.to_string(), error.cause());
             CheckError::Sandbox { explained, error: Box::new(error) }
@@ -153,7 +153,7 @@ impl<R: Runtime> Supervisor<R> {
     ) -> Result<(), WorkloadError> {
         let context = self.agent.add(self.agent.prepare(self.new_pod(number, pod, status))?)?;
         self.join(number, &context, pod);
-        let hints = self.sinks.hints.of(&pod.manifest.origin);
+        let hints = self.sinks.hints.of_pod(&pod.manifest.origin);
         self.sinks.pods.insert(context.uid().clone(), Member::new(number, context, hints));
         Ok(())
     }
@@ -253,7 +253,7 @@ impl<R: Runtime> Pods for Supervisor<R> {
         let uid = new.uid.clone();
         self.agent.update(self.agent.prepare(new)?)?;
         if let Some(member) = self.sinks.pods.get_mut(&uid) {
-            member.hints = self.sinks.hints.of(&pod.manifest.origin);
+            member.hints = self.sinks.hints.of_pod(&pod.manifest.origin);
         }
         Ok(())
     }

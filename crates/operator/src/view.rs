@@ -118,7 +118,7 @@ impl ContainerView {
 
 impl PodView {
     /// The view of a pod; `None` if it uses no feature of the operator.
-    pub fn of(pod: &Pod, now: Time) -> Option<PodView> {
+    pub fn of_served(pod: &Pod, now: Time) -> Option<PodView> {
         is_served(pod).then(|| PodView::always(pod, now)).flatten()
     }
 
@@ -213,7 +213,7 @@ fn is_served(pod: &Pod) -> bool {
     let has_gate = spec.readiness_gates.iter().flatten().any(|g| g.condition_type == names::POD_READY);
     has_gate
         || all.into_iter().any(|c| barrier_of(c).is_some())
-        || (ends && spec.containers.iter().any(|c| TerminatorMarks::of(c).is_sidecar()))
+        || (ends && spec.containers.iter().any(|c| TerminatorMarks::of_container(c).is_sidecar()))
 }
 
 /// The barrier of a container: the first env of that name that refers to a key (LP-19). Never panics on any
@@ -232,7 +232,7 @@ fn container_view(written: Option<&Container>, status: Option<&ContainerStatus>)
     let waiting = status.and_then(|s| s.state.as_ref()).and_then(|s| s.waiting.as_ref());
     ContainerView {
         barrier: written.and_then(barrier_of),
-        marks: written.map(TerminatorMarks::of).unwrap_or_default(),
+        marks: written.map(TerminatorMarks::of_container).unwrap_or_default(),
         image: written.and_then(|c| c.image.clone()).unwrap_or_default(),
         reported: status.is_some(),
         id: status.and_then(|s| s.container_id.clone()).filter(|id| !id.is_empty()),

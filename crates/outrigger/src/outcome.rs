@@ -18,7 +18,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// `Findings` if one of the diagnostics is an error.
-    pub(crate) fn of(diagnostics: &[Diagnostic]) -> Outcome {
+    pub(crate) fn of_diagnostics(diagnostics: &[Diagnostic]) -> Outcome {
         match diagnostics.iter().any(|d| d.severity == Severity::Error) {
             true => Outcome::Findings,
             false => Outcome::Fine,

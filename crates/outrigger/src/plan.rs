@@ -74,5 +74,5 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if args.output != Output::Json {
         terminal::diagnostics(&diagnostics, &sources);
     }
-    Ok(Outcome::of(&diagnostics))
+    Ok(Outcome::of_diagnostics(&diagnostics))
 }

@@ -91,7 +91,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let is_too_much = |d: &Diagnostic| d.severity >= Severity::Warning;
     let outcome = match args.strict && diagnostics.iter().any(is_too_much) {
         true => Outcome::Findings,
-        false => Outcome::of(&diagnostics),
+        false => Outcome::of_diagnostics(&diagnostics),
     };
     Ok(outcome)
 }

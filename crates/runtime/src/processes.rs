@@ -50,7 +50,7 @@ impl Process {
     }
 
     fn child_of(parent: i32, pid: i32) -> Option<Self> {
-        Self::find(pid, || Stat::of(pid).is_some_and(|stat| stat.parent == parent))
+        Self::find(pid, || Stat::of_process(pid).is_some_and(|stat| stat.parent == parent))
     }
 
     /// Its number, for messages and files below /proc.
@@ -150,7 +150,7 @@ pub fn kill_tree(root: &Process) {
     }
     for process in std::iter::once(root).chain(&below) {
         // While it is stopped its pid is its own, and so is that of its group.
-        let leads = Stat::of(process.pid).is_some_and(|stat| stat.group == process.pid);
+        let leads = Stat::of_process(process.pid).is_some_and(|stat| stat.group == process.pid);
         if leads && process.has_number() {
             let _ = signals::kill_group(process.pid, libc::SIGKILL);
         }
@@ -166,7 +166,7 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(pid: i32) -> Option<Self> {
+    fn of_process(pid: i32) -> Option<Self> {
         Self::read(format!("/proc/{pid}/stat").as_ref())
     }
 

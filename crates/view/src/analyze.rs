@@ -144,8 +144,8 @@ pub struct Analysis {
 pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
     let pod = entries.first().map(|e| e.pod.clone()).unwrap_or_default();
     let trace = Trace::new(lines(entries, None)?);
-    let (start, stop) = (start::of(&trace), stop::of(&trace));
-    let advice = advice::of(&trace, start.as_ref(), stop.as_ref());
+    let (start, stop) = (start::critical_path(&trace), stop::stop_path(&trace));
+    let advice = advice::advise(&trace, start.as_ref(), stop.as_ref());
     Ok(Analysis { pod, workload: None, began_ms: 0, start, stop, advice })
 }
 
@@ -213,13 +213,13 @@ impl<'a> Trace<'a> {
     }
 
     /// The events of a container, in order.
-    fn of(&self, container: &str) -> impl DoubleEndedIterator<Item = &Line<'a>> {
+    fn of_container(&self, container: &str) -> impl DoubleEndedIterator<Item = &Line<'a>> {
         self.lines.iter().filter(move |l| l.container == Some(container))
     }
 
     /// The last of some events of a container, at or before a moment.
     fn last(&self, container: &str, events: &[Kind], until: u64) -> Option<&Line<'a>> {
-        self.of(container).rev().find(|l| l.at <= until && events.contains(&l.event.kind()))
+        self.of_container(container).rev().find(|l| l.at <= until && events.contains(&l.event.kind()))
     }
 
     /// Events of the pod itself.

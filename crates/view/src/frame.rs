@@ -58,7 +58,7 @@ pub(crate) fn frame<'a>(
 /// `Job/report next pod in 8 s · back-off after a failure`.
 fn next_pod(job: &str, at: Time, now: Time) -> Line {
     let left = age(at.since(now));
-    Line::of(Paint::Bold, job)
+    Line::of_text(Paint::Bold, job)
         .with(Paint::Busy, &format!(" next pod in {left}"))
         .with(Paint::Dim, " · back-off after a failure")
 }
@@ -71,7 +71,7 @@ fn shown_pods(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Ve
         let block = Block::new(pod, now, width);
         let heading = pod.workload.as_ref().filter(|_| lines_max >= HEADED_MIN);
         let mut lines: Vec<Line> =
-            heading.map(|name| Line::of(Paint::Bold, name).cut(width)).into_iter().collect();
+            heading.map(|name| Line::of_text(Paint::Bold, name).cut(width)).into_iter().collect();
         lines.extend(block.lines(lines_max - lines.len()));
         return lines;
     }
@@ -120,7 +120,7 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
         let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
         if let Some(name) = group.filter(|_| headed) {
             let words = tally(blocks.iter().filter(of_group).map(Block::word));
-            lines.push(Line::of(Paint::Bold, name).with(Paint::Dim, &format!("  {words}")).cut(width));
+            lines.push(Line::of_text(Paint::Bold, name).with(Paint::Dim, &format!("  {words}")).cut(width));
         }
         for (block, height) in blocks.iter().zip(&heights).filter(|(b, height)| of_group(b) && **height > 0) {
             match height {
@@ -131,7 +131,7 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     }
     if !left_out.is_empty() && room > 0 {
         let text = format!("… and {}", counted(left_out.iter().map(|&i| blocks[i].word())));
-        lines.push(Line::of(Paint::Dim, &text).cut(width));
+        lines.push(Line::of_text(Paint::Dim, &text).cut(width));
     }
     lines.push(total);
     lines
@@ -161,7 +161,7 @@ fn tally<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn totals(blocks: &[Block<'_>], now: Time) -> Line {
-    let mut line = Line::of(Paint::Bold, &format!("{} pods", blocks.len()));
+    let mut line = Line::of_text(Paint::Bold, &format!("{} pods", blocks.len()));
     let table = [
         ("pending", Paint::Dim),
         ("running", Paint::Good),
@@ -247,7 +247,7 @@ impl<'a> Block<'a> {
         let width = self.columns.width;
         // The state of the pod must be visible, however long the name.
         let name = cut(&self.view.name, width.saturating_sub(self.word().len() + 1).max(4));
-        let mut line = Line::of(Paint::Bold, &name);
+        let mut line = Line::of_text(Paint::Bold, &name);
         line.push(Paint::Plain, " ");
         line.push(self.paint(), self.word());
         if line.width() + 6 <= width {
@@ -264,7 +264,7 @@ impl<'a> Block<'a> {
         }
         let mut lines = vec![line.cut(width)];
         for text in self.waits.iter().flat_map(|text| wrap(text, width.saturating_sub(2), details)) {
-            lines.push(Line::of(Paint::Plain, &format!("  {text}")).cut(width));
+            lines.push(Line::of_text(Paint::Plain, &format!("  {text}")).cut(width));
         }
         lines
     }
@@ -343,7 +343,7 @@ impl<'a> Block<'a> {
         let left_out = (0..self.rows.len()).filter(|&i| shown[i].is_none()).map(|i| self.rows[i].rank.word());
         let left_out = format!("  … and {}", counted(left_out));
         lines.extend(shown.into_iter().flatten().flatten());
-        lines.push(Line::of(Paint::Dim, &left_out).cut(self.columns.width));
+        lines.push(Line::of_text(Paint::Dim, &left_out).cut(self.columns.width));
         lines
     }
 }

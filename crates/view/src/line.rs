@@ -74,7 +74,7 @@ impl Line {
     }
 
     /// A line with one piece of text.
-    pub(crate) fn of(paint: Paint, text: &str) -> Self {
+    pub(crate) fn of_text(paint: Paint, text: &str) -> Self {
         Line::new().with(paint, text)
     }
 
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn lines_are_cut_to_columns_not_bytes() {
-        let line = Line::of(Paint::Bold, "größer").with(Paint::Plain, " 日本語 text");
+        let line = Line::of_text(Paint::Bold, "größer").with(Paint::Plain, " 日本語 text");
         assert_eq!(line.width(), 6 + 1 + 6 + 5);
         for (width, expected) in
             [(18, "größer 日本語 text"), (10, "größer 日…"), (9, "größer …"), (1, "…"), (0, "")]
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn text_cannot_steer_the_terminal() {
-        let line = Line::of(Paint::Plain, "a\x1b[2Jb\r\nc\u{9b}d\n");
+        let line = Line::of_text(Paint::Plain, "a\x1b[2Jb\r\nc\u{9b}d\n");
         assert_eq!(line.render(PLAIN), "a [2Jb  / c d");
     }
 
@@ -291,10 +291,10 @@ mod tests {
 
     #[test]
     fn colours_end_with_the_text() {
-        let line = Line::of(Paint::Bad, "x").with(Paint::Plain, " y");
+        let line = Line::of_text(Paint::Bad, "x").with(Paint::Plain, " y");
         assert_eq!(line.render(Look { colors: true, unicode: true }), "\x1b[1m\x1b[31mx\x1b[0m y");
         assert_eq!(line.render(PLAIN), "x y");
-        let signs = Line::of(Paint::Good, "✓ ●…");
+        let signs = Line::of_text(Paint::Good, "✓ ●…");
         assert_eq!(signs.render(Look { colors: false, unicode: false }), "+ *~");
     }
 }

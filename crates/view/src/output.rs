@@ -311,7 +311,7 @@ impl Output {
         if self.remembers {
             self.stage.scene().ledger.enter(pod, ms, record);
         }
-        let told = match self.format {
+        let sentence = match self.format {
             Format::Json => {
                 if !self.is_quiet() {
                     self.send(Chunk::Out(self.json_line(&record.to_json()), None));
@@ -405,7 +405,7 @@ impl Output {
             for text in text.iter().flat_map(|text| told_lines(text)) {
                 line.push(paint, &text);
                 lines.push_str(&format!("{}\n", line.render(look)));
-                line = Line::of(Paint::Plain, &" ".repeat(indent));
+                line = Line::of_text(Paint::Plain, &" ".repeat(indent));
             }
         }
         lines

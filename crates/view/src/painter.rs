@@ -104,7 +104,7 @@ mod tests {
     const SIZE: Size = Size { columns: 20, rows: 10 };
 
     fn lines(texts: &[&str]) -> Vec<Line> {
-        texts.iter().map(|text| Line::of(Paint::Bold, text)).collect()
+        texts.iter().map(|text| Line::of_text(Paint::Bold, text)).collect()
     }
 
     #[test]

@@ -118,7 +118,7 @@ impl Row {
 
     /// The line of the container, and at most `details` lines that say why it waits.
     pub(crate) fn lines(&self, p: &ContainerPlan, i: usize, at: Columns, details: usize) -> Vec<Line> {
-        let mut line = Line::of(Paint::Plain, if at.width < 40 { "" } else { "  " });
+        let mut line = Line::of_text(Paint::Plain, if at.width < 40 { "" } else { "  " });
         line.push(self.paint, &format!("{} ", self.mark));
         line.push_cell(Paint::Name(i), &p.name, at.name);
         line.push(Paint::Plain, " ");
@@ -143,7 +143,7 @@ impl Row {
         };
         let mut told: Vec<Line> = match &self.reason {
             Some(reason) => {
-                wrap(reason, room, details).iter().map(|text| Line::of(Paint::Plain, text)).collect()
+                wrap(reason, room, details).iter().map(|text| Line::of_text(Paint::Plain, text)).collect()
             }
             None => Vec::new(),
         };
@@ -160,7 +160,7 @@ impl Row {
         }
         lines.push(line.cut(at.width));
         for rest in told {
-            let mut line = Line::of(Paint::Plain, &" ".repeat(indent));
+            let mut line = Line::of_text(Paint::Plain, &" ".repeat(indent));
             line.append(rest);
             lines.push(line.cut(at.width));
         }
@@ -249,7 +249,7 @@ pub(crate) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
         _ => (bytes >> 20).to_string(),
     };
     let Some(total) = total.filter(|t| *t > 0) else {
-        return Line::of(Paint::Busy, &format!("image: {} MiB", mib(done))).cut(width);
+        return Line::of_text(Paint::Busy, &format!("image: {} MiB", mib(done))).cut(width);
     };
     let done = done.min(total);
     let percent = u128::from(done) * 100 / u128::from(total);
@@ -260,7 +260,7 @@ pub(crate) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
     };
     let room = width.saturating_sub(amount.len()).min(40);
     let full = usize::try_from(u128::from(done) * room as u128 / u128::from(total)).unwrap_or(room);
-    Line::of(Paint::Good, &"█".repeat(full))
+    Line::of_text(Paint::Good, &"█".repeat(full))
         .with(Paint::Dim, &"░".repeat(room - full))
         .with(Paint::Plain, &amount)
 }

@@ -27,10 +27,10 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
         job_lines(job, width, &mut lines);
     }
     if ledger.pods.len() > 1 {
-        lines.push(Line::of(Paint::Bold, &totals(&ledger.pods)).cut(width));
+        lines.push(Line::of_text(Paint::Bold, &totals(&ledger.pods)).cut(width));
     }
     for (what, path) in written {
-        let mut line = Line::of(Paint::Dim, &format!("{what}: "));
+        let mut line = Line::of_text(Paint::Dim, &format!("{what}: "));
         // A shortened path is useless, so it may wrap.
         line.push(Paint::Plain, path);
         lines.push(line);
@@ -49,7 +49,7 @@ fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
     let why = if *is_success { String::new() } else { format!(": {why}") };
     let rest = format!("after {}{waited}{why}", span(*took_ms));
     let name = cut(&job.name, width.saturating_sub(word.len() + 1).max(4));
-    let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
+    let mut line = Line::of_text(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
     match line.width() + 1 + columns(&rest) <= width {
         true => {
             line.push(Paint::Plain, &format!(" {rest}"));
@@ -58,7 +58,7 @@ fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
         false => {
             lines.push(line);
             let below = wrap(&rest, width.saturating_sub(2), 4);
-            lines.extend(below.iter().map(|text| Line::of(Paint::Plain, &format!("  {text}"))));
+            lines.extend(below.iter().map(|text| Line::of_text(Paint::Plain, &format!("  {text}"))));
         }
     }
 }
@@ -99,7 +99,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let ends: Vec<(Paint, String)> = pod.containers.iter().map(how_ended).collect();
     let end_width = ends.iter().map(|(_, text)| columns(text)).max().unwrap_or(0);
     for (i, (c, (paint, end))) in pod.containers.iter().zip(&ends).enumerate() {
-        let mut line = Line::of(Paint::Plain, "  ");
+        let mut line = Line::of_text(Paint::Plain, "  ");
         line.push_cell(Paint::Name(i), &c.name, names);
         if width >= 60 {
             line.push(Paint::Plain, "  ");
@@ -111,7 +111,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
             line.push(*paint, end);
             lines.push(line.cut(width));
             for text in facts.iter().flat_map(|f| wrap(f, width.saturating_sub(4), 4)) {
-                lines.push(Line::of(Paint::Plain, "    ").with(Paint::Dim, &text).cut(width));
+                lines.push(Line::of_text(Paint::Plain, "    ").with(Paint::Dim, &text).cut(width));
             }
             continue;
         }
@@ -124,19 +124,19 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
         }
         lines.push(line.cut(width));
         for text in told {
-            lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text).cut(width));
+            lines.push(Line::of_text(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text).cut(width));
         }
     }
     let indent = if width < 40 { 0 } else { 2 };
     if let Some(text) = grace(pod) {
         for text in wrap(&text, width.saturating_sub(indent), 6) {
-            lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
+            lines.push(Line::of_text(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
         }
     }
     // The lines with the hints may have scrolled away.
     let told = pod.hints.iter().take(HINTS_MAX);
     for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
-        lines.push(Line::of(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
+        lines.push(Line::of_text(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
     }
 }
 
@@ -150,7 +150,7 @@ fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
         Some(Phase::Pending | Phase::Running) | None => Paint::Busy,
     };
     let name = cut(&pod.name, width.saturating_sub(word.len() + 1).max(4));
-    let mut line = Line::of(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
+    let mut line = Line::of_text(Paint::Bold, &name).with(Paint::Plain, " ").with(paint, word);
     let stopped =
         pod.stop.as_ref().filter(|s| !matches!(s.cause, StopReason::Completed | StopReason::Deleted));
     let stopped = stopped.map(|s| s.message.clone());
@@ -172,7 +172,7 @@ fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
         false => wrap(&rest, width.saturating_sub(2), 6),
     };
     lines.push(line.cut(width));
-    lines.extend(below.iter().map(|text| Line::of(Paint::Plain, &format!("  {text}"))));
+    lines.extend(below.iter().map(|text| Line::of_text(Paint::Plain, &format!("  {text}"))));
 }
 
 fn how_ended(c: &Account) -> (Paint, String) {

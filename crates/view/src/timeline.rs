@@ -231,7 +231,7 @@ impl Timeline {
     fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
         let places = self.places(scale);
         let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
-        let width = |(from, to): (u64, u64)| places.of(to) - places.of(from);
+        let width = |(from, to): (u64, u64)| places.position(to) - places.position(from);
         // Moments are sorted and unique.
         let density = |pause: (u64, u64)| width(pause) / (pause.1 - pause.0) as f64;
         let densest = pairs.clone().map(density).fold(0.0, f64::max);
@@ -270,7 +270,7 @@ struct Places(BTreeMap<u64, f64>);
 
 impl Places {
     /// The position of a moment, interpolated between two at which something happened.
-    fn of(&self, at: u64) -> f64 {
+    fn position(&self, at: u64) -> f64 {
         let before = self.0.range(..=at).next_back();
         let after = self.0.range(at..).next();
         match (before, after) {

@@ -28,7 +28,7 @@ pub(crate) async fn check(reach: &Reach, port: u16, service: &str, timeout: Dura
 }
 
 async fn ask(reach: &Reach, port: u16, service: &str, timeout: Duration) -> Result<(), Silence> {
-    let stream = reach.connect(None, port, timeout).await.map_err(|e| Silence::of(&e))?;
+    let stream = reach.connect(None, port, timeout).await.map_err(|e| Silence::from_io(&e))?;
     let bad = |text: String| Silence::new(ProbeCause::BadAnswer, text);
     let failed = |e: hyper::Error| bad(format!("no gRPC answer: {e}"));
     let (mut sender, connection) =

@@ -175,7 +175,7 @@ impl Get {
         let stream = reach
             .connect(self.host.as_deref(), self.port, timeout)
             .await
-            .map_err(|e| NoAnswer::Silence(Silence::of(&e)))?;
+            .map_err(|e| NoAnswer::Silence(Silence::from_io(&e)))?;
         if self.tls {
             let stream = tls::handshake(stream, self.host.as_deref(), reach.ip)
                 .await

@@ -34,7 +34,7 @@ pub(crate) struct Reach {
 
 impl Reach {
     /// How to reach the pod of a sandbox.
-    pub(crate) fn of(sandbox: &Sandbox) -> Self {
+    pub(crate) fn new(sandbox: &Sandbox) -> Self {
         let own = sandbox.ips.first().filter(|_| sandbox.netns.is_some());
         Reach { netns: sandbox.netns.clone(), ip: own.copied().unwrap_or(Ipv4Addr::LOCALHOST.into()) }
     }
@@ -163,7 +163,7 @@ impl Silence {
     }
 
     /// The connection failed or was broken.
-    pub(crate) fn of(error: &io::Error) -> Self {
+    pub(crate) fn from_io(error: &io::Error) -> Self {
         Silence::new(no_connection(error), brief(error))
     }
 }
@@ -223,8 +223,8 @@ mod tests {
             netns: netns.map(PathBuf::from),
             nameservers: Vec::new(),
         };
-        assert_eq!(Reach::of(&sandbox(&["10.89.0.2"], Some("/n"))).ip.to_string(), "10.89.0.2");
-        assert_eq!(Reach::of(&sandbox(&["192.168.1.1"], None)).ip.to_string(), "127.0.0.1");
-        assert_eq!(Reach::of(&sandbox(&[], Some("/n"))).ip.to_string(), "127.0.0.1");
+        assert_eq!(Reach::new(&sandbox(&["10.89.0.2"], Some("/n"))).ip.to_string(), "10.89.0.2");
+        assert_eq!(Reach::new(&sandbox(&["192.168.1.1"], None)).ip.to_string(), "127.0.0.1");
+        assert_eq!(Reach::new(&sandbox(&[], Some("/n"))).ip.to_string(), "127.0.0.1");
     }
 }

@@ -92,7 +92,7 @@ impl Volumes {
     /// Disk space used by a volume. Walks the directory tree.
     pub(crate) fn bytes(&self, volume: &str) -> io::Result<u64> {
         let volume = self.by_name.get(volume).ok_or(io::ErrorKind::NotFound)?;
-        usage::of(&volume.path)
+        usage::disk_usage(&volume.path)
     }
 
     /// The mounts of a container, in manifest order. `variable` resolves `subPathExpr`.

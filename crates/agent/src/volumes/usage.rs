@@ -13,7 +13,7 @@ use outrigger_runtime::tree::{self, Entry, Next, Visitor};
 const BLOCK_BYTES: u64 = 512;
 
 /// Disk usage of a directory tree in bytes. Files with several hard links are counted once.
-pub(super) fn of(path: &Path) -> io::Result<u64> {
+pub(super) fn disk_usage(path: &Path) -> io::Result<u64> {
     let mut tally = Tally::default();
     tree::walk(tree::open_root(path)?, &mut tally)?;
     Ok(tally.bytes)

@@ -102,7 +102,7 @@ impl Init<'_> {
         let namespaces = Namespaces::open(&self.config.sandbox)?;
         let mut parts = self.open_parts(&namespaces)?;
         let user = self.find_user(&parts.root)?;
-        let one_id = OneId::of(&user, &self.config.sandbox)?;
+        let one_id = OneId::for_container(&user, &self.config.sandbox)?;
         let one_id = one_id.map(|one_id| Ok((one_id.make()?, one_id))).transpose()?;
         self.give_streams(&user)?;
         self.await_byte(LIMITED)?;

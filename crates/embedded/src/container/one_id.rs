@@ -6,7 +6,7 @@
 //! all namespaces and mounts of the pod belong to the outer one.
 //!
 //! All files belong to the one id, so to the container's user. Containers with different users would not be
-//! protected from each other, though the pod says they are: [`OneId::of`] refuses them.
+//! protected from each other, though the pod says they are: [`OneId::for_container`] refuses them.
 
 use std::fs;
 use std::io;
@@ -48,7 +48,7 @@ impl OneId {
 
     /// The same for the first process of a container, which is refused if another container of its pod has
     /// another user.
-    pub(super) fn of(user: &User, sandbox: &SandboxState) -> Result<Option<Self>, Fault> {
+    pub(super) fn for_container(user: &User, sandbox: &SandboxState) -> Result<Option<Self>, Fault> {
         if rootless::one_id_only() {
             let other = settle(&sandbox.dir.join("ns/one-id"), (user.uid, user.gid)).creating(|| WHAT)?;
             if let Some((uid, gid)) = other {

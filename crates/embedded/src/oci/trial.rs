@@ -28,7 +28,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(runtime: &OciRuntime) -> io::Result<Self> {
+    fn of_runtime(runtime: &OciRuntime) -> io::Result<Self> {
         let meta = fs::metadata(runtime.path())?;
         Ok(Stamp {
             runtime: runtime.clone(),
@@ -51,7 +51,7 @@ pub(crate) fn try_runtime(
         let path = runtime.path().display();
         RuntimeError::Config(format!("OCI runtime {path} cannot run containers on this machine: {why}"))
     };
-    let stamp = Stamp::of(runtime).map_err(|error| refused(error.to_string()))?;
+    let stamp = Stamp::of_runtime(runtime).map_err(|error| refused(error.to_string()))?;
     let known = state_dir.join("oci-runtimes").join(format!("{}.json", runtime.name()));
     if layout::read_json::<Stamp>(&known).is_some_and(|before| before == stamp) {
         return Ok(());
@@ -81,7 +81,7 @@ fn remove_interrupted(state_dir: &Path, cgroups: &Hierarchies) {
         let file = entry.file_name();
         let Some(name) = file.to_str().and_then(|file| file.strip_prefix('.')) else { continue };
         let process = name.strip_prefix("try-").and_then(|rest| rest.split('-').next()?.parse().ok());
-        if process.is_some_and(|process| ProcessRecord::of(process).is_none()) {
+        if process.is_some_and(|process| ProcessRecord::of_pid(process).is_none()) {
             cgroups.remove(&cgroup::sandbox_path(name));
             let _ = layout::remove_tree(&entry.path());
         }

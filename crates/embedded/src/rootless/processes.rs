@@ -20,7 +20,7 @@ pub(crate) struct MountNamespace {
 
 impl MountNamespace {
     /// The mount namespace of a process.
-    pub(crate) fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn of_process(pid: i32) -> Option<Self> {
         let open = fs::File::open(format!("/proc/{pid}/ns/mnt")).ok()?;
         Some(MountNamespace { number: open.metadata().ok()?.ino(), _open: open })
     }
@@ -100,7 +100,7 @@ mod tests {
     fn a_namespace_that_is_gone_is_never_another_one_as_root() {
         for _ in 0..20 {
             let mut first = in_new_namespace();
-            let namespace = MountNamespace::of(first.id() as i32).expect("a namespace");
+            let namespace = MountNamespace::of_process(first.id() as i32).expect("a namespace");
             first.kill().expect("kill");
             first.wait().expect("its end");
             let mut others: Vec<Child> = (0..3).map(|_| in_new_namespace()).collect();
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn everybody_in_a_namespace_is_killed_as_root() {
         let mut child = in_new_namespace();
-        MountNamespace::of(child.id() as i32).expect("a namespace").kill();
+        MountNamespace::of_process(child.id() as i32).expect("a namespace").kill();
         assert!(!child.wait().expect("its end").success());
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Terminal {
 
 impl Terminal {
     /// The terminal of a container, if it has one.
-    pub(super) fn of(spec: &ContainerSpec) -> Option<Self> {
+    pub(super) fn of_container(spec: &ContainerSpec) -> Option<Self> {
         match (spec.tty, spec.stdin) {
             (true, true) => Some(Terminal::Both),
             (true, false) => Some(Terminal::Screen),
@@ -89,7 +89,7 @@ pub(super) fn begun(config: &ShimConfig) -> Result<ContainerState, Fault> {
     let state = ContainerState {
         name: config.spec.name.clone(),
         stop_signal: config.stop_signal,
-        shim: ProcessRecord::of(std::process::id() as i32),
+        shim: ProcessRecord::of_pid(std::process::id() as i32),
         ..Default::default()
     };
     save(&config.dir, &state)?;
@@ -179,7 +179,7 @@ impl Container {
             sys::Cloned::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop((theirs, stdin, stdout, stderr));
-        state.init = ProcessRecord::of(pid);
+        state.init = ProcessRecord::of_pid(pid);
 
         let mut container = Container {
             name: spec.name.clone(),
@@ -202,7 +202,7 @@ impl Container {
             streams: Vec::new(),
             waiting: Some(ours),
             stdin: keep_stdin,
-            terminal: Terminal::of(spec),
+            terminal: Terminal::of_container(spec),
             oci: None,
         };
         match container.finish_create(stdout_r, stderr_r, warn) {
@@ -259,7 +259,7 @@ impl Container {
             ],
         };
         if !self.own_pids && !self.hierarchies.exists(&self.cgroup) {
-            self.mounts = MountNamespace::of(self.pid);
+            self.mounts = MountNamespace::of_process(self.pid);
         }
         save(&self.dir, &self.state)
     }
@@ -304,7 +304,7 @@ impl Container {
         sys::reap(self.pid, true);
         self.pid = first;
         self.pidfd = pidfd;
-        self.state.init = ProcessRecord::of(first);
+        self.state.init = ProcessRecord::of_pid(first);
         Ok(())
     }
 

@@ -80,7 +80,7 @@ pub(super) fn create(
             return Err(fault);
         }
     };
-    state.init = ProcessRecord::of(pid);
+    state.init = ProcessRecord::of_pid(pid);
     let pidfd = Pid::from_raw(pid)
         .ok_or(rustix::io::Errno::SRCH)
         .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
@@ -103,7 +103,7 @@ pub(super) fn create(
         streams,
         waiting: None,
         stdin: keep_stdin,
-        terminal: Terminal::of(spec),
+        terminal: Terminal::of_container(spec),
         mounts: None,
         slot: PidSlot::new().creating(|| "cannot share memory")?,
         null: None,

@@ -62,7 +62,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             let pid = slot.get().ok_or_else(|| io::Error::other("its first process did not start"))?;
             // Recorded by this process, which is sure to live long enough: the agent may be killed before it
             // receives it.
-            let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of(pid));
+            let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of_pid(pid));
             let pinned = noted
                 .and(received)
                 .and_then(|_| fds.pop().ok_or_else(|| io::Error::other("there is no /proc of it")))

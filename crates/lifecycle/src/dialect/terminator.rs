@@ -23,7 +23,7 @@ pub struct TerminatorMarks {
 
 impl TerminatorMarks {
     /// Reads a container's envs: literal values only, and any entry of a name counts (ST-1, ST-2).
-    pub fn of(container: &Container) -> Self {
+    pub fn of_container(container: &Container) -> Self {
         let values = |name: &'static str| {
             let entries = container.env.as_deref().unwrap_or_default().iter().filter(move |e| e.name == name);
             entries.filter_map(|e| e.value.as_deref())
@@ -45,7 +45,7 @@ impl TerminatorMarks {
 pub(super) fn apply(draft: &mut Draft<'_>) {
     for index in 0..draft.plan.containers.len() {
         let place = draft.plan.containers[index].place;
-        let marks = draft.container(place).map(TerminatorMarks::of).unwrap_or_default();
+        let marks = draft.container(place).map(TerminatorMarks::of_container).unwrap_or_default();
         let ignore = marks.ignore_exit_code;
         let path = draft.env_path(place, &[KILL, IMAGE, IGNORE]).unwrap_or_else(|| place.path());
         if !marks.is_sidecar() {
@@ -93,7 +93,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
 
 /// Whether the terminator stops a container and its exit code never counts (ST-4).
 pub(super) fn ignores_exit_code(draft: &Draft<'_>, place: ContainerRef) -> bool {
-    let marks = draft.container(place).map(TerminatorMarks::of).unwrap_or_default();
+    let marks = draft.container(place).map(TerminatorMarks::of_container).unwrap_or_default();
     let has_effect = place.list == List::Main && draft.plan.restart_policy != RestartPolicy::Always;
     has_effect && marks.is_sidecar() && marks.ignore_exit_code
 }

@@ -26,7 +26,7 @@ struct Ending {
 }
 
 impl Ending {
-    fn of(obs: &Observation) -> Option<Ending> {
+    fn begun(obs: &Observation) -> Option<Ending> {
         if let Some(stop) = &obs.stop {
             return Some(Ending {
                 reason: KillReason::PodStop,
@@ -58,7 +58,7 @@ impl Ending {
 
 /// Stops every container of the pod, in order.
 pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) {
-    let Some(ending) = Ending::of(obs) else { return };
+    let Some(ending) = Ending::begun(obs) else { return };
     hold(plan, obs, out);
     let first_hook_of = first_hook(plan, obs, &out.held_by);
     for &i in &plan.stop_order {
@@ -73,7 +73,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
                 out.actions.push(Action::BeginKill { container: i, reason, deadline });
             }
             Some(kill) => {
-                let turn = Turn::of(plan, &ending, i, &kill, out.held_by[i], first_hook_of);
+                let turn = Turn::new(plan, &ending, i, &kill, out.held_by[i], first_hook_of);
                 end(plan, obs, i, &kill, turn, now, out);
             }
         }
@@ -172,7 +172,7 @@ impl Turn {
         self.held_by.filter(|_| self.free_at.is_none_or(|at| now < at))
     }
 
-    fn of(
+    fn new(
         plan: &Plan,
         ending: &Ending,
         i: usize,

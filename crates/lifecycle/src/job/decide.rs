@@ -34,7 +34,7 @@ pub struct PodOrder {
 
 /// Decides what to do about a Job now.
 pub fn decide_job(plan: &JobPlan, obs: &JobObservation, now: Time) -> JobDecision {
-    let tally = Tally::of(plan, obs);
+    let tally = Tally::new(plan, obs);
     let deadline = plan.active_deadline_ms.map(|ms| obs.since + ms);
     let mut decision = JobDecision::default();
     if obs.deleted {

@@ -17,7 +17,7 @@ pub fn job_status(
     previous: Option<&JobStatus>,
     now: Time,
 ) -> JobStatus {
-    let tally = Tally::of(plan, obs);
+    let tally = Tally::new(plan, obs);
     let number = |n: u32| Some(i32::try_from(n).unwrap_or(i32::MAX)).filter(|n| *n > 0);
     let some = |n: u32| Some(number(n).unwrap_or(0));
     let conditions = conditions(decision, previous, now);

@@ -51,7 +51,7 @@ pub(super) struct IndexTally {
 }
 
 impl Tally {
-    pub(super) fn of(plan: &JobPlan, obs: &JobObservation) -> Self {
+    pub(super) fn new(plan: &JobPlan, obs: &JobObservation) -> Self {
         let mut tally = Tally::default();
         let mut last_success = None;
         for pod in &obs.pods {

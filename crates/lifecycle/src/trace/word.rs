@@ -13,7 +13,7 @@ pub(super) trait Word: Copy + 'static {
 
     fn word(self) -> &'static str;
 
-    fn of(word: &str) -> Option<Self> {
+    fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.word() == word)
     }
 }
@@ -75,7 +75,7 @@ pub(super) fn serialize<T: Word, S: Serializer>(value: &T, to: S) -> Result<S::O
 
 pub(super) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let text = String::deserialize(from)?;
-    T::of(&text).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &"a known word"))
+    T::from_word(&text).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &"a known word"))
 }
 
 /// The same for a detail that may be missing. A word that is not known is none: newer versions may have more of them.
@@ -92,6 +92,6 @@ pub(super) mod option {
     pub(in super::super) fn deserialize<'de, T: Word, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Option<T>, D::Error> {
-        Ok(Option::<String>::deserialize(from)?.and_then(|text| T::of(&text)))
+        Ok(Option::<String>::deserialize(from)?.and_then(|text| T::from_word(&text)))
     }
 }

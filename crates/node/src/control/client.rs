@@ -63,7 +63,7 @@ pub struct Run {
 #[cfg(test)]
 impl Run {
     /// A run in this state that cannot be asked anything.
-    pub(super) fn of(state: RunState) -> Run {
+    pub(super) fn without_socket(state: RunState) -> Run {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
         Run { state, place: Place::open_at(dir.path()).unwrap(), socket: String::new() }

@@ -77,7 +77,7 @@ impl RunName {
     }
 
     /// The run of a pod.
-    fn of((run, pod): Found1<'_>) -> RunName {
+    fn of_pod((run, pod): Found1<'_>) -> RunName {
         pod.run.clone().map_or(RunName::Process(run.state.pid), RunName::Id)
     }
 }
@@ -280,10 +280,10 @@ impl Found {
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
             // All that ended. What a name means is in one run, and the last is meant.
-            let last = meant.last().map(|last| RunName::of(*last));
+            let last = meant.last().map(|last| RunName::of_pod(*last));
             there = meant;
             if matches!(which.what, Named::Object(_)) {
-                there.retain(|found| Some(RunName::of(*found)) == last);
+                there.retain(|found| Some(RunName::of_pod(*found)) == last);
             }
         }
         match (&which.what, there.as_slice()) {
@@ -375,11 +375,11 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
         true => format!("{}/{}", object.kind, object.name),
         false => format!("pod {:?}", object.name),
     };
-    if there.iter().any(|found| RunName::of(*found) != RunName::of((first, one))) {
+    if there.iter().any(|found| RunName::of_pod(*found) != RunName::of_pod((first, one))) {
         let name = |found: &Found1<'_>| {
             let (run, pod) = found;
             let files = if pod.files.is_empty() { &run.state.files } else { &pod.files };
-            format!("{} ({})", RunName::of(*found), files.join(" "))
+            format!("{} ({})", RunName::of_pod(*found), files.join(" "))
         };
         let mut runs: Vec<String> = there.iter().map(name).collect();
         runs.dedup();
@@ -505,7 +505,7 @@ mod tests {
             state_dir: "/state".into(),
             pods: pods.iter().enumerate().map(pod).collect(),
         };
-        Found { runs: vec![Run::of(state)], silent: Vec::new() }
+        Found { runs: vec![Run::without_socket(state)], silent: Vec::new() }
     }
 
     fn which(object: &str, run: Option<&str>) -> Which {

@@ -23,7 +23,7 @@ impl<R: Runtime> Node<R> {
         let work = self.read_new(&record)?;
         let Some(id) = self.run_of(&work)? else {
             let created = |workload| {
-                let key = ObjectKey::of(workload);
+                let key = ObjectKey::of_workload(workload);
                 applied(&key, &ObjectChange::New, &work)
             };
             let objects = work.workloads.iter().map(created).collect();
@@ -39,7 +39,7 @@ impl<R: Runtime> Node<R> {
 
     /// The run that contains objects of these manifests, if any.
     fn run_of(&self, work: &Work) -> Result<Option<String>, OrderError> {
-        let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of).collect();
+        let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of_workload).collect();
         let mut found: Option<(String, ObjectKey)> = None;
         // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
         // manifest directory ends, and its file is then run again.
@@ -47,7 +47,9 @@ impl<R: Runtime> Node<R> {
             |run: &Run<R>| run.ended.is_none() && !(run.is_stopping && run.record.manifest.is_some());
         for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
             let there = self.read_accepted(&run.record)?;
-            let Some(key) = there.workloads.iter().map(ObjectKey::of).find(|key| wanted.contains(key)) else {
+            let Some(key) =
+                there.workloads.iter().map(ObjectKey::of_workload).find(|key| wanted.contains(key))
+            else {
                 continue;
             };
             if let Some((other, first)) = &found {
@@ -65,7 +67,9 @@ impl<R: Runtime> Node<R> {
     fn ended_run_of(&self, wanted: &BTreeSet<ObjectKey>) -> Option<String> {
         let has_some = |run: &Run<R>| {
             let there = self.read_accepted(&run.record);
-            there.is_ok_and(|there| there.workloads.iter().any(|w| wanted.contains(&ObjectKey::of(w))))
+            there.is_ok_and(|there| {
+                there.workloads.iter().any(|w| wanted.contains(&ObjectKey::of_workload(w)))
+            })
         };
         let ended = self.runs.iter().filter_map(|(id, run)| Some((id, run, run.ended.as_ref()?)));
         let had = ended.filter(|(_, run, _)| run.record.manifest.is_none() && has_some(run));
@@ -173,7 +177,7 @@ impl<R: Runtime> Node<R> {
     /// Checks that no pod and no workload of another run has a name that these manifests use. Generated names of pods
     /// are not among them: each run has its own.
     pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), OrderError> {
-        for key in work.workloads.iter().map(ObjectKey::of).filter(|key| key.kind != "Pod") {
+        for key in work.workloads.iter().map(ObjectKey::of_workload).filter(|key| key.kind != "Pod") {
             let is_there = |(id, other): &(&String, &Run<R>)| {
                 run != Some(id.as_str()) && other.ended.is_none() && other.standings.has_live(&key.id())
             };

@@ -319,7 +319,7 @@ impl<R: Runtime> Node<R> {
         let sinks = Sinks {
             output: self.output.clone(),
             events: EventsFile::none(),
-            status_file: StatusFile::new(record.status.as_deref(), StatusContent::of(&pods)),
+            status_file: StatusFile::new(record.status.as_deref(), StatusContent::for_pods(&pods)),
             registry: self.registry.clone(),
             hints: Hints::new(sources),
             pods: BTreeMap::new(),

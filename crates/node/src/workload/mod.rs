@@ -129,9 +129,12 @@ impl Wanted {
                 let (namespace, name) = (pod.manifest.namespace().to_owned(), pod.manifest.name().to_owned());
                 Wanted { key: ObjectKey { kind: "Pod", namespace, name }, object, workload: None, pod }
             }
-            Some(workload) => {
-                Wanted { key: ObjectKey::of(workload), object, workload: Some(workload.clone()), pod }
-            }
+            Some(workload) => Wanted {
+                key: ObjectKey::of_workload(workload),
+                object,
+                workload: Some(workload.clone()),
+                pod,
+            },
         };
         pods.into_iter().enumerate().map(wanted).collect()
     }

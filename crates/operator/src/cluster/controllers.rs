@@ -216,7 +216,7 @@ fn on_map(cx: &Context, change: Change<ConfigMap>) {
     };
     match change {
         Change::Is(map) => {
-            cx.store.set_map(name_of(&map.metadata), MapView::of(&map));
+            cx.store.set_map(name_of(&map.metadata), MapView::new(&map));
             owners(&map);
         }
         Change::Gone(map) => {
@@ -277,7 +277,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
                 pod.metadata.name.clone().unwrap_or_default(),
             );
             on_agent(cx, &pod);
-            match PodView::of(&pod, now()) {
+            match PodView::of_served(&pod, now()) {
                 Some(view) => {
                     let key = view.key();
                     cx.store.set_pod(view);

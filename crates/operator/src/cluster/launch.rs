@@ -160,7 +160,7 @@ fn object<'k>(view: &PodView, map: &str, keys: impl Iterator<Item = &'k String>)
 
 fn keep(cx: &Context, view: &PodView, map: &ConfigMap) {
     let name = map.metadata.name.as_deref().unwrap_or_default();
-    cx.store.set_map(format!("{}/{name}", view.namespace), MapView::of(map));
+    cx.store.set_map(format!("{}/{name}", view.namespace), MapView::new(map));
 }
 
 /// Creates the ConfigMap. Returns false if there already was one that was not in the store; it is now.

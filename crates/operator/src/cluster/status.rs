@@ -85,7 +85,7 @@ async fn map_of(client: &Client, view: &PodView) -> Result<(Map, bool), Error> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &view.namespace);
     let found = maps.get_opt(name).await.map_err(Error::api(format!("ConfigMap {name}")))?;
     let is_writable = found.as_ref().is_none_or(|map| map.immutable != Some(true));
-    Ok((found.map_or(Map::Missing, |map| MapView::of(&map).seen_from(view)), is_writable))
+    Ok((found.map_or(Map::Missing, |map| MapView::new(&map).seen_from(view)), is_writable))
 }
 
 async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Error> {

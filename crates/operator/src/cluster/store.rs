@@ -70,7 +70,7 @@ pub(crate) struct MapView {
 }
 
 impl MapView {
-    pub(crate) fn of(map: &ConfigMap) -> Self {
+    pub(crate) fn new(map: &ConfigMap) -> Self {
         let owners = map.metadata.owner_references.iter().flatten().filter(|o| o.kind == "Pod");
         let data = map.data.iter().flatten();
         let labels = map.metadata.labels.as_ref();

@@ -236,7 +236,7 @@ fn unserved_options(pod: &Pod) -> Vec<String> {
 /// The marked containers of a pod.
 fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers).enumerate();
-    containers.filter(|(_, c)| TerminatorMarks::of(c).is_sidecar())
+    containers.filter(|(_, c)| TerminatorMarks::of_container(c).is_sidecar())
 }
 
 /// ST-9: a pod whose containers all end with its mains has none, and would never end.

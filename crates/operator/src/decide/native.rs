@@ -210,7 +210,7 @@ fn warnings(pod: &Pod, sidecars: &str) -> Vec<String> {
         containers.filter(|c| test(c)).map(|c| c.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let mut warnings = Vec::new();
-    let marked = those(|c| TerminatorMarks::of(c).is_sidecar());
+    let marked = those(|c| TerminatorMarks::of_container(c).is_sidecar());
     if !marked.is_empty() {
         warnings.push(format!(
             "native sidecars end with the mains: the terminator envs of {marked} have no effect"

@@ -13,7 +13,7 @@ pub struct Digest(String);
 
 impl Digest {
     /// The digest of some bytes.
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn of_bytes(bytes: &[u8]) -> Self {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn digests_have_one_spelling() {
-        let good = Digest::of(b"abc").to_string();
+        let good = Digest::of_bytes(b"abc").to_string();
         assert_eq!(good, "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_eq!(Digest::try_from(good.clone()).unwrap().to_string(), good);
         for bad in ["", "sha256:", "sha512:00", &good.to_uppercase(), &good[..70], "sha256:../../etc/passwd"]

@@ -15,7 +15,7 @@ struct Extent {
 
 impl IdMap {
     /// Reads a map. Without one (a kernel without user namespaces) all ids are unchanged.
-    pub(super) fn of(path: &str) -> Self {
+    pub(super) fn read(path: &str) -> Self {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text),
             Err(_) => IdMap(vec![Extent { inside: 0, outside: 0, count: u32::MAX }]),

@@ -26,8 +26,8 @@ pub struct Standing {
 pub fn standing() -> &'static Standing {
     static STANDING: OnceLock<Standing> = OnceLock::new();
     STANDING.get_or_init(|| Standing {
-        uids: IdMap::of("/proc/self/uid_map"),
-        gids: IdMap::of("/proc/self/gid_map"),
+        uids: IdMap::read("/proc/self/uid_map"),
+        gids: IdMap::read("/proc/self/gid_map"),
     })
 }
 

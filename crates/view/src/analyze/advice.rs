@@ -28,7 +28,7 @@ pub struct Advice {
     pub text: String,
 }
 
-pub(super) fn of(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Stop>) -> Vec<Advice> {
+pub(super) fn advise(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Stop>) -> Vec<Advice> {
     let mut out = Vec::new();
     for link in start.iter().flat_map(|s| &s.chain) {
         out.extend(link.container.as_deref().and_then(|name| on_start(trace, name, link)));
@@ -85,7 +85,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
 
 /// What the timing of a probe cost.
 fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option<Advice> {
-    let within = trace.of(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
+    let within = trace.of_container(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
     let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
         .filter_map(|l| {
             let TraceEvent::Container(ContainerEvent::Probe { kind, outcome, period_ms, .. }) = l.event
@@ -139,7 +139,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
 
 /// Why the instance of a container that ended at a moment was stopped, if it was.
 fn killed_for(trace: &Trace<'_>, name: &str, at: u64) -> Option<KillReason> {
-    trace.of(name).filter(|l| l.at == at).find_map(|l| match l.event {
+    trace.of_container(name).filter(|l| l.at == at).find_map(|l| match l.event {
         TraceEvent::Container(ContainerEvent::Exited { killed_for, .. }) => *killed_for,
         _ => None,
     })
@@ -153,8 +153,9 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link, grace_ms: Option<u64>) ->
     }
     match link.kind {
         LinkKind::Term => {
-            let killed =
-                trace.of(name).any(|l| l.is(Kind::Killing) && (link.from_ms..=link.to_ms).contains(&l.at));
+            let killed = trace
+                .of_container(name)
+                .any(|l| l.is(Kind::Killing) && (link.from_ms..=link.to_ms).contains(&l.at));
             // No grace period is shorter than the minimum.
             let (comma, lower) = match grace_ms.is_some_and(|grace| grace <= STOP_MIN_MS) {
                 true => (" or", ""),

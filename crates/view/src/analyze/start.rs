@@ -9,9 +9,9 @@ use crate::timed::Line;
 /// More steps than any pod needs. A trace from elsewhere must not cause an endless loop.
 const STEPS_MAX: usize = 10_000;
 
-pub(super) fn of(trace: &Trace<'_>) -> Option<Start> {
+pub(super) fn critical_path(trace: &Trace<'_>) -> Option<Start> {
     let limit = trace.stop_begun().map_or(u64::MAX, |l| l.at);
-    let up = |name: &str| trace.of(name).find(|l| l.is(Kind::Ready) && l.at <= limit).map(|l| l.at);
+    let up = |name: &str| trace.of_container(name).find(|l| l.is(Kind::Ready) && l.at <= limit).map(|l| l.at);
     let names = &trace.containers;
     if let Some((last, moment, why)) = stuck(trace, names) {
         let end = trace.end.min(limit);
@@ -52,7 +52,7 @@ fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, S
     for _ in names {
         let Some(WaitReason::Gate { on, need }) = wait else { break };
         let Some(&on) = names.iter().find(|name| *name == on) else { break };
-        moment = Moment::of(*need);
+        moment = Moment::of_need(*need);
         (name, wait) = (on, last(on).map(|(wait, _)| wait));
     }
     Some((name, moment, why))
@@ -68,7 +68,7 @@ enum Moment {
 }
 
 impl Moment {
-    fn of(need: Need) -> Moment {
+    fn of_need(need: Need) -> Moment {
         match need {
             Need::Completed => Moment::Completed,
             Need::Ready => Moment::Ready,
@@ -96,7 +96,7 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
     let mut first = None;
     let mut moment = moment;
     let until = walk.at;
-    for turn in trace.of(name).rev().filter(|l| l.at <= until) {
+    for turn in trace.of_container(name).rev().filter(|l| l.at <= until) {
         let (kind, text) = match turn.event {
             TraceEvent::Container(ContainerEvent::Starting { .. }) => {
                 first = Some(turn);
@@ -134,7 +134,8 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
 /// Explains the time from the start of an instance to a moment of its life.
 fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: &mut Walk) {
     let until = walk.at;
-    let within = |event: Kind| trace.of(name).find(|l| l.is(event) && (starting..=until).contains(&l.at));
+    let within =
+        |event: Kind| trace.of_container(name).find(|l| l.is(event) && (starting..=until).contains(&l.at));
     let started = within(Kind::Started).map_or(until, |l| l.at);
     if moment == Moment::Completed {
         let exit = trace.last(name, &[Kind::Exited], until).filter(|l| l.at >= starting);
@@ -154,7 +155,7 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
         walk.back(Some(name), kind, started, text);
     }
     if moment != Moment::Launched {
-        let events = || trace.of(name).filter(|l| (starting..=until).contains(&l.at));
+        let events = || trace.of_container(name).filter(|l| (starting..=until).contains(&l.at));
         let hook_began = events()
             .any(|l| matches!(l.event, TraceEvent::Container(ContainerEvent::HookStarted { hook, .. }) if *hook == HookKind::PostStart));
         let hook_ended = events()
@@ -211,7 +212,7 @@ fn opened_by(
             else {
                 return None;
             };
-            Some((at, on.clone(), Moment::of(*need)))
+            Some((at, on.clone(), Moment::of_need(*need)))
         }),
     };
     let latest = pulled.max(sandbox).unwrap_or(0);
@@ -241,7 +242,7 @@ fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
         return None;
     };
     let opened = line.at - opened_ms_ago.unwrap_or(0).min(line.at);
-    Some((opened, gate.container.clone(), Moment::of(gate.need)))
+    Some((opened, gate.container.clone(), Moment::of_need(gate.need)))
 }
 
 /// Explains pulls and the pauses between them.
@@ -250,7 +251,8 @@ fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
         let events = [Kind::Pulling, Kind::Pulled, Kind::PullFailed];
         // Several may share one moment, some of them already passed. A pull that took no time explains
         // nothing.
-        let Some(line) = trace.of(name).rev().find(|l| l.at < walk.at && events.contains(&l.event.kind()))
+        let Some(line) =
+            trace.of_container(name).rev().find(|l| l.at < walk.at && events.contains(&l.event.kind()))
         else {
             break;
         };

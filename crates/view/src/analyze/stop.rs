@@ -10,7 +10,7 @@ use crate::timed::Line;
 /// More steps than any pod has containers; see [`super::start`].
 const STEPS_MAX: usize = 10_000;
 
-pub(super) fn of(trace: &Trace<'_>) -> Option<Stop> {
+pub(super) fn stop_path(trace: &Trace<'_>) -> Option<Stop> {
     let begun = trace.stop_begun()?;
     let TraceEvent::Pod(PodEvent::StopBegun { cause, grace_ms, .. }) = begun.event else { return None };
     let since = |event: Kind| {
@@ -74,7 +74,8 @@ fn chain(trace: &Trace<'_>, name: &str, begun: u64, at: u64) -> Vec<super::Link>
 /// Explains the end of a container: from TERM to the exit, and the preStop hook before that.
 fn exit(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) {
     let at = walk.at;
-    let within = |event: Kind| trace.of(name).rfind(|l| l.is(event) && (begun..=at).contains(&l.at));
+    let within =
+        |event: Kind| trace.of_container(name).rfind(|l| l.is(event) && (begun..=at).contains(&l.at));
     let kill = within(Kind::Killing).map(|l| l.at);
     match (within(Kind::Terminating), kill) {
         (Some(term), Some(kill)) => {
@@ -109,9 +110,9 @@ fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut W
         within(l)
             && matches!(l.event, TraceEvent::Container(ContainerEvent::HookEnded { hook, .. }) if *hook == which)
     };
-    let Some(from) = trace.of(name).rfind(began).map(|l| l.at) else { return };
-    let until = trace.of(name).rfind(|l| ended(l) || cancelled(l)).map_or(at, |l| l.at);
-    let cancelled = trace.of(name).rfind(cancelled).is_some_and(|l| l.at >= from);
+    let Some(from) = trace.of_container(name).rfind(began).map(|l| l.at) else { return };
+    let until = trace.of_container(name).rfind(|l| ended(l) || cancelled(l)).map_or(at, |l| l.at);
+    let cancelled = trace.of_container(name).rfind(cancelled).is_some_and(|l| l.at >= from);
     let which = which.name();
     walk.back(Some(name), LinkKind::Wait, until, format!("`{name}` waits after its {which} hook"));
     let text = match cancelled {
@@ -124,7 +125,7 @@ fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut W
 /// The container this one had to wait for before it was told to stop.
 fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
     let at = walk.at;
-    let waits = trace.of(name).rev().filter(|l| l.at >= begun && l.at < at);
+    let waits = trace.of_container(name).rev().filter(|l| l.at >= begun && l.at < at);
     let mut waits = waits.filter_map(|l| {
         let TraceEvent::Container(ContainerEvent::Waiting { wait, .. }) = l.event else { return None };
         turn_of(wait)

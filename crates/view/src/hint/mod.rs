@@ -85,7 +85,7 @@ impl Hints {
     }
 
     /// The hints of one pod.
-    pub fn of(&self, origin: &Origin) -> Hints {
+    pub fn of_pod(&self, origin: &Origin) -> Hints {
         Hints { origin: Some(Arc::new(origin.clone())), ..self.clone() }
     }
 

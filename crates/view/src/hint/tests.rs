@@ -84,7 +84,7 @@ impl Fixture {
         let made = plan(&manifest.pods[0].input, &FeatureGates::default()).unwrap().plan;
         let pod = manifest.pods[0].input.pod.clone();
         let containers = pod.spec.as_ref().unwrap().containers.clone();
-        let hints = Hints::new(vec![source]).of(&manifest.pods[0].origin);
+        let hints = Hints::new(vec![source]).of_pod(&manifest.pods[0].origin);
         Fixture { pod, containers, companions: manifest.companions, plan: made, hints }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let left = names + roles + 1;
     let cells = width.saturating_sub(left).max(20);
     let places = timeline.places(scale);
-    let column = |at: u64| ((places.of(at) * (cells - 1) as f64).round() as usize).min(cells - 1);
+    let column = |at: u64| ((places.position(at) * (cells - 1) as f64).round() as usize).min(cells - 1);
     let mut out = String::new();
     let mut times = axis(timeline, cells, &column);
     for (from, to) in timeline.breaks(scale, 4.0 / cells as f64) {

@@ -213,7 +213,7 @@ impl Drawing<'_> {
     /// Where a moment lies.
     fn x(&self, at: u64) -> f64 {
         let Layout { width, left, right, .. } = self.layout;
-        left + self.places.of(at) * (width - left - right)
+        left + self.places.position(at) * (width - left - right)
     }
 
     fn end(&self) -> u64 {

@@ -427,12 +427,12 @@ fn gates_of_a_graph_are_keys_of_their_own() {
 fn what_does_not_use_the_operator_is_not_even_kept() {
     let plain =
         pod(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}));
-    assert!(PodView::of(&plain, NOW).is_none(), "LP-E-03");
+    assert!(PodView::of_served(&plain, NOW).is_none(), "LP-E-03");
     let always = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
     let marked = pod(
         json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b", "env": [always]}]}}),
     );
-    assert!(PodView::of(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
+    assert!(PodView::of_served(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
 }
 
 /// A Job with the sidecars `a` and `b`, of which `b` starts once `a` has started, as the kubelet reports it.

@@ -26,7 +26,7 @@ fn pod(object: Value) -> Pod {
 }
 
 fn view(object: Value) -> PodView {
-    PodView::of(&pod(object), NOW).expect("a pod the operator serves")
+    PodView::of_served(&pod(object), NOW).expect("a pod the operator serves")
 }
 
 /// A container status: `ready`, `not-ready`, `running`, `unknown`, `waiting:REASON`, or an exit code.
