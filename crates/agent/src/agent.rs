@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use crate::cause::SandboxError;
 use crate::clock::Clock;
-use crate::event::{Emitter, EndCause, Events, PodEventKind, PodResult, Scope, Snapshot, Subscribers};
+use crate::event::{AgentEventKind, Emitter, EndCause, Events, PodResult, Scope, Snapshot, Subscribers};
 use crate::fields::Host;
 use crate::log::LogFollower;
 use crate::options::{AgentOptions, Durability, LogLines, NewPod, StatusUpdates};
@@ -543,7 +543,7 @@ async fn watch_worker<R: Runtime>(
         None => return,
     };
     latest.end();
-    events.emit(PodEventKind::Ended { result, cause });
+    events.emit(AgentEventKind::Ended { result, cause });
 }
 
 #[cfg(test)]

@@ -23,16 +23,16 @@ pub const LOG_ROOM: usize = 1 << 20;
 
 /// Something that happened to a pod.
 #[derive(Debug, Clone)]
-pub struct PodEvent {
+pub struct AgentEvent {
     /// The pod's UID.
     pub pod: PodUid,
     /// What happened.
-    pub kind: PodEventKind,
+    pub kind: AgentEventKind,
 }
 
 /// What happened to a pod.
 #[derive(Debug, Clone)]
-pub enum PodEventKind {
+pub enum AgentEventKind {
     /// An entry of the pod's trace.
     Trace {
         /// The entry.
@@ -175,16 +175,16 @@ pub enum Scope {
 
 /// A subscription to the events of pods.
 #[derive(Debug)]
-pub struct Events(mpsc::UnboundedReceiver<PodEvent>);
+pub struct Events(mpsc::UnboundedReceiver<AgentEvent>);
 
 impl Events {
     /// The next event. Events of one pod arrive in order; `None` once the agent is gone.
-    pub async fn next(&mut self) -> Option<PodEvent> {
+    pub async fn next(&mut self) -> Option<AgentEvent> {
         self.0.recv().await
     }
 
     /// The next event, if one is already available.
-    pub fn try_next(&mut self) -> Option<PodEvent> {
+    pub fn try_next(&mut self) -> Option<AgentEvent> {
         self.0.try_recv().ok()
     }
 }
@@ -196,7 +196,7 @@ pub(crate) struct Subscribers(Mutex<Vec<Subscriber>>);
 #[derive(Debug)]
 struct Subscriber {
     scope: Scope,
-    events: mpsc::UnboundedSender<PodEvent>,
+    events: mpsc::UnboundedSender<AgentEvent>,
 }
 
 impl Subscribers {
@@ -221,8 +221,8 @@ pub(crate) struct Emitter {
 }
 
 impl Emitter {
-    pub(crate) fn emit(&self, kind: PodEventKind) {
-        let event = PodEvent { pod: self.pod.clone(), kind };
+    pub(crate) fn emit(&self, kind: AgentEventKind) {
+        let event = AgentEvent { pod: self.pod.clone(), kind };
         let mut subscribers = self.subscribers.lock();
         subscribers.retain(|subscriber| match &subscriber.scope {
             Scope::Group(group) if *group != self.group => !subscriber.events.is_closed(),

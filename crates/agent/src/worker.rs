@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use crate::clock::{Clock, Stamp};
-use crate::event::{Deletion, Emitter, PodEventKind, PodResult, Snapshot, StatusUpdate};
+use crate::event::{AgentEventKind, Deletion, Emitter, PodResult, Snapshot, StatusUpdate};
 use crate::log::LogFollower;
 use crate::options::{OnFailure, StatusUpdates};
 use crate::pod::{PodContext, PodSandbox};
@@ -287,7 +287,7 @@ impl<R: Runtime> Worker<R> {
             waits: decision.waits.as_slice().into(),
         };
         self.latest.observe(snapshot.clone());
-        self.events.emit(PodEventKind::Observed(snapshot));
+        self.events.emit(AgentEventKind::Observed(snapshot));
     }
 
     /// Handles a report.
@@ -296,7 +296,7 @@ impl<R: Runtime> Worker<R> {
             Report::Event(event) => event,
             Report::PodSandbox(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));
+                self.events.emit(AgentEventKind::Addresses(self.facts.pod_ips.clone()));
                 let prepared: Arc<PodSandbox> = Arc::from(prepared);
                 self.watchers = self.watch(&prepared);
                 self.prepared = Some(prepared);
@@ -344,7 +344,7 @@ impl<R: Runtime> Worker<R> {
                 if let Some(current) = self.current(container, attempt) {
                     current.is_running = true;
                     let id = current.instance.id.clone();
-                    self.events.emit(PodEventKind::Instance { container, id: Some(id) });
+                    self.events.emit(AgentEventKind::Instance { container, id: Some(id) });
                 }
             }
             Event::Exited { container, attempt, .. } | Event::StartFailed { container, attempt, .. } => {
@@ -384,7 +384,7 @@ impl<R: Runtime> Worker<R> {
         if self.current(container, attempt).is_none() {
             return;
         }
-        self.events.emit(PodEventKind::Instance { container, id: None });
+        self.events.emit(AgentEventKind::Instance { container, id: None });
         if let Some(current) = self.slots[container].current.take() {
             self.ended.push(current.instance.id);
         }
@@ -624,9 +624,9 @@ impl<R: Runtime> Worker<R> {
                 true => stamp.exact,
                 false => Duration::from_millis(entry.time.0),
             };
-            self.events.emit(PodEventKind::Trace { entry: Arc::new(entry), exact });
+            self.events.emit(AgentEventKind::Trace { entry: Arc::new(entry), exact });
             if let Some(failure) = failure {
-                self.events.emit(PodEventKind::Failed(failure));
+                self.events.emit(AgentEventKind::Failed(failure));
             }
         }
         if let Some(end) = end {
@@ -651,7 +651,7 @@ impl<R: Runtime> Worker<R> {
         self.deleted = stop.map(|s| s.deadline);
         let status = Arc::new(status);
         self.status = Some(status.clone());
-        self.events.emit(PodEventKind::Status(StatusUpdate {
+        self.events.emit(AgentEventKind::Status(StatusUpdate {
             status,
             created_at: obs.since,
             deletion: stop.map(|stop| Deletion { deadline: stop.deadline, grace_ms: stop.grace_ms }),

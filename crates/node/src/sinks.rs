@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_agent::clock::rfc3339_nanos;
-use outrigger_agent::event::{EndCause, Failure, PodEvent, PodEventKind, PodResult, StatusUpdate};
+use outrigger_agent::event::{AgentEvent, AgentEventKind, EndCause, Failure, PodResult, StatusUpdate};
 use outrigger_agent::log::lost_text;
 use outrigger_agent::{PodContext, PodUid};
 use outrigger_lifecycle::trace::{self, ContainerEvent, Entry, Record, TraceEvent};
@@ -59,16 +59,16 @@ pub(crate) enum Happened {
 
 impl Sinks {
     /// Forwards an event to its destinations. Returns an event for the workloads, if any.
-    pub(crate) fn handle(&mut self, event: PodEvent) -> Option<Happened> {
+    pub(crate) fn handle(&mut self, event: AgentEvent) -> Option<Happened> {
         let member = self.pods.get_mut(&event.pod)?;
         let number = member.number;
         let name = |container: usize| member.context.containers()[container].name.as_str();
         match event.kind {
-            PodEventKind::Trace { entry, exact } => {
+            AgentEventKind::Trace { entry, exact } => {
                 self.trace(&event.pod, Arc::unwrap_or_clone(entry), exact);
                 None
             }
-            PodEventKind::Observed(snapshot) => {
+            AgentEventKind::Observed(snapshot) => {
                 if let Some(text) = member.kept_running(&snapshot.observation) {
                     self.output.warn(&text);
                 }
@@ -76,27 +76,27 @@ impl Sinks {
                 self.registry.observe(number, snapshot.observation, snapshot.waits);
                 None
             }
-            PodEventKind::Status(update) => {
+            AgentEventKind::Status(update) => {
                 if self.status_file.is_wanted() {
                     let object = update.object(&member.context);
                     self.status_file.put(number, &object, member.context.lifecycle_types());
                 }
                 Some(Happened::Status(number, update))
             }
-            PodEventKind::Updated { pod, observation } => {
+            AgentEventKind::Updated { pod, observation } => {
                 member.context = pod.clone();
                 self.registry.update(number, pod, observation);
                 None
             }
-            PodEventKind::Addresses(ips) => {
+            AgentEventKind::Addresses(ips) => {
                 self.registry.addresses(number, ips);
                 None
             }
-            PodEventKind::Instance { container, id } => {
+            AgentEventKind::Instance { container, id } => {
                 self.registry.runs(number, container, id);
                 None
             }
-            PodEventKind::Pulling { container, reference, done_bytes, total_bytes } => {
+            AgentEventKind::Pulling { container, reference, done_bytes, total_bytes } => {
                 self.output.pull(number, container, done_bytes, total_bytes);
                 if !self.output.is_live()
                     && let Some(text) = member.pulling(container, &reference, done_bytes, total_bytes)
@@ -105,17 +105,17 @@ impl Sinks {
                 }
                 None
             }
-            PodEventKind::Log(batch) => {
+            AgentEventKind::Log(batch) => {
                 let pod = member.context.name();
                 self.output.log(pod, name(batch.container), &batch.lines, batch.room);
                 None
             }
-            PodEventKind::LogsLost { container, files } => {
+            AgentEventKind::LogsLost { container, files } => {
                 self.output.note(&lost_text(name(container), files));
                 None
             }
-            PodEventKind::Failed(failure) => Some(Happened::Failed(number, failure)),
-            PodEventKind::Ended { result, cause } => {
+            AgentEventKind::Failed(failure) => Some(Happened::Failed(number, failure)),
+            AgentEventKind::Ended { result, cause } => {
                 self.status_file.is_over(number);
                 self.registry.leave(number);
                 self.pods.remove(&event.pod);

@@ -8,7 +8,7 @@ use outrigger_manifest::apply_defaults;
 use serde_json::json;
 
 use super::*;
-use crate::event::PodEvent;
+use crate::event::AgentEvent;
 use crate::options::{OnFailure, PodOptions, StatusUpdates};
 use outrigger_runtime::NetworkMode;
 use outrigger_testkit::fake::{FakeRuntime, Script};
@@ -43,7 +43,7 @@ fn start(runtime: &Arc<FakeRuntime>, durability: Durability, dir: &tempfile::Tem
 }
 
 /// The next event that matches.
-async fn until(events: &mut Events, test: impl Fn(&PodEventKind) -> bool) -> PodEvent {
+async fn until(events: &mut Events, test: impl Fn(&AgentEventKind) -> bool) -> AgentEvent {
     let found = async {
         loop {
             let event = events.next().await.expect("the agent is there");
@@ -55,8 +55,8 @@ async fn until(events: &mut Events, test: impl Fn(&PodEventKind) -> bool) -> Pod
     tokio::time::timeout(Duration::from_secs(600), found).await.expect("it comes true")
 }
 
-fn is_end(kind: &PodEventKind) -> bool {
-    matches!(kind, PodEventKind::Ended { .. })
+fn is_end(kind: &AgentEventKind) -> bool {
+    matches!(kind, AgentEventKind::Ended { .. })
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,14 +70,14 @@ async fn a_pod_goes_by_its_uid() {
     agent.add(prepared(&agent, "u-1", "g")).unwrap();
     let refused = agent.add(prepared(&agent, "u-1", "g")).map(drop).unwrap_err();
     assert!(refused.to_string().contains("u-1"), "{refused}");
-    until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
+    until(&mut events, |kind| matches!(kind, AgentEventKind::Instance { id: Some(_), .. })).await;
     agent.remove(&uid);
     let state = agent.state(&uid).expect("one that runs is not removed");
     assert!(!state.over && state.snapshot.is_some());
     agent.stop(&uid, StopRequest::Delete { grace_ms: None });
     let end = until(&mut events, is_end).await;
     assert_eq!(end.pod, uid);
-    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
+    assert!(matches!(end.kind, AgentEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
     assert!(agent.state(&uid).is_some_and(|state| state.over), "over and removed are two states");
     assert_eq!((agent.states().len(), agent.finished().len()), (1, 1));
     agent.remove(&uid);
@@ -109,7 +109,7 @@ async fn another_agent_goes_on_with_what_was_written_down() {
     let first = start(&runtime, Durability::StateDir, &dir);
     let mut events = first.subscribe(Scope::All);
     first.add(prepared(&first, "u-1", "g")).unwrap();
-    until(&mut events, |kind| matches!(kind, PodEventKind::Instance { id: Some(_), .. })).await;
+    until(&mut events, |kind| matches!(kind, AgentEventKind::Instance { id: Some(_), .. })).await;
     drop(first);
     // The stream ends once the workers are gone.
     while events.next().await.is_some() {}
@@ -139,12 +139,12 @@ async fn a_shutdown_that_another_agent_began_is_finished_and_the_pod_starts_agai
     let runtime = FakeRuntime::new([("main", script)]);
     let first = start(&runtime, Durability::StateDir, &dir);
     let mut events = first.subscribe(Scope::All);
-    let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
+    let is_running = |kind: &AgentEventKind| matches!(kind, AgentEventKind::Instance { id: Some(_), .. });
     first.add(prepared(&first, "u-1", "g")).unwrap();
     until(&mut events, is_running).await;
     first.stop(&PodUid::new("u-1"), StopRequest::NodeShutdown { grace_ms: 30_000 });
-    let is_stopping = |kind: &PodEventKind| match kind {
-        PodEventKind::Observed(snapshot) => snapshot.observation.stop.is_some(),
+    let is_stopping = |kind: &AgentEventKind| match kind {
+        AgentEventKind::Observed(snapshot) => snapshot.observation.stop.is_some(),
         _ => false,
     };
     until(&mut events, is_stopping).await;
@@ -187,14 +187,14 @@ async fn a_pod_is_changed_where_it_runs() {
     };
     assert!(agent.update(prepared(&agent, "u-1", "g")).is_err(), "there is no such pod yet");
     agent.add(prepared(&agent, "u-1", "g")).unwrap();
-    let is_running = |kind: &PodEventKind| matches!(kind, PodEventKind::Instance { id: Some(_), .. });
+    let is_running = |kind: &AgentEventKind| matches!(kind, AgentEventKind::Instance { id: Some(_), .. });
     until(&mut events, is_running).await;
     let other_image = with(|pod| {
         pod.spec.iter_mut().for_each(|spec| spec.containers[0].image = Some("image:2".into()));
     });
     agent.update(agent.prepare(other_image).unwrap()).unwrap();
-    let updated = until(&mut events, |kind| matches!(kind, PodEventKind::Updated { .. })).await;
-    let PodEventKind::Updated { pod, .. } = updated.kind else { unreachable!() };
+    let updated = until(&mut events, |kind| matches!(kind, AgentEventKind::Updated { .. })).await;
+    let AgentEventKind::Updated { pod, .. } = updated.kind else { unreachable!() };
     assert_eq!(pod.containers()[0].image.as_deref(), Some("image:2"));
     until(&mut events, is_running).await;
     let other_name = with(|pod| {

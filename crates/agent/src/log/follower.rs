@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::file::{LogReader, attempts};
 use super::watcher::Watcher;
-use crate::event::{Emitter, LOG_ROOM, LogBatch, PodEventKind};
+use crate::event::{AgentEventKind, Emitter, LOG_ROOM, LogBatch};
 
 enum Command {
     Follow { dir: PathBuf, container: usize, events: Emitter },
@@ -148,13 +148,13 @@ impl Follower {
             };
             let lost = reader.take_lost();
             if lost > 0 {
-                watched.events.emit(PodEventKind::LogsLost { container: watched.container, files: lost });
+                watched.events.emit(AgentEventKind::LogsLost { container: watched.container, files: lost });
             }
             let wanted = u32::try_from(lines.len().clamp(1, LOG_ROOM)).unwrap_or(u32::MAX);
             // The semaphore is never closed.
             let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else { return };
             let (lines, room) = (Arc::new(lines), Arc::new(room));
-            watched.events.emit(PodEventKind::Log(LogBatch { container: watched.container, lines, room }));
+            watched.events.emit(AgentEventKind::Log(LogBatch { container: watched.container, lines, room }));
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
     async fn batch(events: &mut Events) -> LogBatch {
         let next = tokio::time::timeout(Duration::from_secs(5), events.next()).await.expect("in time");
         match next.expect("an event").kind {
-            PodEventKind::Log(batch) => batch,
+            AgentEventKind::Log(batch) => batch,
             other => panic!("{other:?}"),
         }
     }
@@ -202,7 +202,7 @@ mod tests {
         logs.forget(dir.path().to_owned()).await;
         let mut all = Vec::new();
         while let Some(event) = events.try_next() {
-            let PodEventKind::Log(batch) = event.kind else { panic!("{event:?}") };
+            let AgentEventKind::Log(batch) = event.kind else { panic!("{event:?}") };
             all.extend_from_slice(&batch.lines);
         }
         let text = String::from_utf8(all).unwrap();
@@ -226,7 +226,7 @@ mod tests {
         let bytes = |held: &[LogBatch]| held.iter().map(|batch| batch.lines.len()).sum::<usize>();
         // Nothing more arrives once the room is used up.
         while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(200), events.next()).await {
-            let PodEventKind::Log(batch) = event.kind else { panic!("{event:?}") };
+            let AgentEventKind::Log(batch) = event.kind else { panic!("{event:?}") };
             held.push(batch);
         }
         assert!(bytes(&held) <= LOG_ROOM, "{}", bytes(&held));

@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 use super::tasks::Instance;
 use super::{Current, Worker};
 use crate::cause::SandboxError;
-use crate::event::PodEventKind;
+use crate::event::AgentEventKind;
 use crate::store::{Found, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 
@@ -168,7 +168,7 @@ impl<R: Runtime> Worker<R> {
         match found.map_err(SandboxError::from).flatten() {
             Ok(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
-                self.events.emit(PodEventKind::Addresses(self.facts.pod_ips.clone()));
+                self.events.emit(AgentEventKind::Addresses(self.facts.pod_ips.clone()));
                 let prepared = std::sync::Arc::new(prepared);
                 self.watchers = self.watch(&prepared);
                 self.prepared = Some(prepared);
@@ -209,7 +209,7 @@ impl<R: Runtime> Worker<R> {
         if !matches!(self.engine.observation().containers[container].state, State::Running { .. }) {
             self.handle(Event::Started { container, attempt });
         }
-        self.events.emit(PodEventKind::Instance { container, id: Some(id.clone()) });
+        self.events.emit(AgentEventKind::Instance { container, id: Some(id.clone()) });
         let span = self.container_span(container);
         let life = Task::spawn(self.tasks.clone().see_end(instance.clone()).instrument(span));
         self.slots[container].current = Some(Current {

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::cause::{self, SandboxError};
 use crate::clock::Clock;
-use crate::event::{Emitter, PodEventKind};
+use crate::event::{AgentEventKind, Emitter};
 use crate::hooks::{self, Ended};
 use crate::ignored_signal;
 use crate::message;
@@ -454,7 +454,7 @@ fn progress(events: Emitter, container: usize) -> ProgressSink {
             return;
         }
         *said = Some(Instant::now());
-        events.emit(PodEventKind::Pulling {
+        events.emit(AgentEventKind::Pulling {
             container,
             reference: progress.reference.clone(),
             done_bytes: progress.done_bytes,

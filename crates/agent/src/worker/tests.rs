@@ -35,12 +35,12 @@ struct Said {
 async fn listen(mut events: Events, pod: Arc<PodContext>, said: Arc<Mutex<Said>>) {
     while let Some(event) = events.next().await {
         match event.kind {
-            PodEventKind::Trace { entry, exact } => {
+            AgentEventKind::Trace { entry, exact } => {
                 let entry = Arc::unwrap_or_clone(entry);
                 let record = entry.into_record(pod.plan(), pod.name(), rfc3339_nanos(exact));
                 said.lock().unwrap().entries.push(record.to_json());
             }
-            PodEventKind::Status(update) => {
+            AgentEventKind::Status(update) => {
                 said.lock().unwrap().status = Some(serde_json::to_value(update.object(&pod)).unwrap());
             }
             _ => {}

@@ -6,7 +6,7 @@ use outrigger_lifecycle::{CannotRestart, Change, ContainerFacts, Event};
 use outrigger_runtime::Runtime;
 
 use super::{Slot, Worker};
-use crate::event::PodEventKind;
+use crate::event::AgentEventKind;
 use crate::pod::PodContext;
 
 /// Takes the answer to a request for a restart.
@@ -67,7 +67,7 @@ impl<R: Runtime> Worker<R> {
         let (plan, obs) = (self.engine.plan(), self.engine.observation());
         self.recorder.on_update(plan, obs, &changes, stamp.time, &mut self.entries);
         let observation = Arc::new(obs.clone());
-        self.events.emit(PodEventKind::Updated { pod: self.pod.clone(), observation });
+        self.events.emit(AgentEventKind::Updated { pod: self.pod.clone(), observation });
         self.write_entries(stamp);
     }
 
