@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::outcome::exit_code;
-use crate::read::ReadOptions;
+use crate::read::RunReadOptions;
 use crate::work::Work;
 
 /// The input of a run: the text of manifests, and the options to read and run them. The text is saved, so
@@ -25,7 +25,7 @@ pub struct RunRecord {
     /// Name and text of each manifest.
     pub sources: Vec<(String, String)>,
     /// How they are read.
-    pub reading: ReadOptions,
+    pub reading: RunReadOptions,
     /// Options of their pods.
     pub pods: PodOptions,
     /// What generated names of pods depend on: the id of the run, so that another run of the same manifests has other
@@ -54,7 +54,7 @@ pub struct Retired {
     /// Name and text of the manifests it was in.
     pub(crate) sources: Vec<(String, String)>,
     /// How they were read.
-    pub(crate) reading: ReadOptions,
+    pub(crate) reading: RunReadOptions,
 }
 
 impl Retired {
@@ -70,7 +70,12 @@ impl Saved for RunRecord {
 
 impl RunRecord {
     /// A new run of manifests.
-    pub fn new(files: Vec<String>, sources: &[SourceFile], reading: ReadOptions, pods: PodOptions) -> Self {
+    pub fn new(
+        files: Vec<String>,
+        sources: &[SourceFile],
+        reading: RunReadOptions,
+        pods: PodOptions,
+    ) -> Self {
         RunRecord {
             files,
             sources: sources.iter().map(|s| (s.name.clone(), s.text.to_string())).collect(),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use outrigger_lifecycle::FeatureGates;
 use outrigger_manifest::{Diagnostics, Limits, Manifest, Partial, SourceFile, Validate, read, read_partial};
-use outrigger_node::read::ReadOptions;
+use outrigger_node::read::RunReadOptions;
 
 use crate::outcome::Failure;
 use crate::value::ValueError;
@@ -98,8 +98,8 @@ impl ReadArgs {
     }
 
     /// The options for reading manifests.
-    pub(crate) fn options(&self) -> ReadOptions {
-        ReadOptions {
+    pub(crate) fn options(&self) -> RunReadOptions {
+        RunReadOptions {
             validate: match self.validate {
                 ValidateArg::Strict => Validate::Strict,
                 ValidateArg::Warn => Validate::Warn,
@@ -108,7 +108,7 @@ impl ReadArgs {
             features: self.features(),
             namespace: self.namespace.clone(),
             list_skipped: self.verbose,
-            ..ReadOptions::default()
+            ..RunReadOptions::default()
         }
     }
 }

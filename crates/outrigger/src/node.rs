@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use outrigger_agent::options::OnFailure;
 use outrigger_lifecycle::parse_quantity;
 use outrigger_node::node::{AtExit, Keep, ManifestDir, Node, NodeEnd, NodeOptions, ShutdownGrace};
-use outrigger_node::read::{Machine, ReadOptions, RuntimeKind, check_restricted_options};
+use outrigger_node::read::{Machine, RunReadOptions, RuntimeKind, check_restricted_options};
 use outrigger_node::work::Work;
 use outrigger_runtime::{NodeIdentity, Owner, Runtime, trusted};
 use outrigger_view::output::{Format, Labels, Output, OutputOptions};
@@ -102,8 +102,8 @@ pub(crate) struct Args {
 
 impl Args {
     /// How the files of --manifests are read.
-    fn reading(&self) -> ReadOptions {
-        ReadOptions { features: input::features(&self.feature_gates), ..ReadOptions::default() }
+    fn reading(&self) -> RunReadOptions {
+        RunReadOptions { features: input::features(&self.feature_gates), ..RunReadOptions::default() }
     }
 }
 

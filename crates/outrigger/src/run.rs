@@ -14,7 +14,7 @@ use outrigger_embedded::{doctor, rootless};
 use outrigger_lifecycle::parse_quantity;
 use outrigger_manifest::Workload;
 use outrigger_node::node::new_id;
-use outrigger_node::read::{Checks, Machine, Read, ReadOptions, RuntimeKind, read};
+use outrigger_node::read::{Checks, Machine, Read, RunReadOptions, RuntimeKind, read};
 use outrigger_node::record::RunRecord;
 use outrigger_node::run::RunOptions;
 use outrigger_node::work::Work;
@@ -272,7 +272,7 @@ impl Args {
     fn record(&self) -> Result<RunRecord, Failure> {
         let sources = self.read.sources(&self.files)?;
         let options = self.read.options();
-        let reading = ReadOptions { replicas: self.replicas, restricted: self.restricted, ..options };
+        let reading = RunReadOptions { replicas: self.replicas, restricted: self.restricted, ..options };
         let files = self.files.iter().map(|file| file.display().to_string()).collect();
         Ok(RunRecord::new(files, &sources, reading, self.pod_options()))
     }

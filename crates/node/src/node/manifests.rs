@@ -20,7 +20,7 @@ use outrigger_runtime::trusted;
 use rustix::fs::Dir;
 use tokio::time::Instant;
 
-use crate::read::ReadOptions;
+use crate::read::RunReadOptions;
 use crate::record::RunRecord;
 
 /// Changes within this time are handled together: saving a file in an editor causes several.
@@ -39,7 +39,7 @@ pub struct ManifestDir {
     /// The directory. Absolute.
     pub path: PathBuf,
     /// How its files are read.
-    pub reading: ReadOptions,
+    pub reading: RunReadOptions,
     /// The options of their pods.
     pub pods: PodOptions,
 }
@@ -284,7 +284,7 @@ mod tests {
 
     fn manifests(path: &Path) -> Manifests {
         let (path, reading, pods) =
-            (path.to_owned(), ReadOptions::default(), PodOptions::new(NetworkMode::None));
+            (path.to_owned(), RunReadOptions::default(), PodOptions::new(NetworkMode::None));
         Manifests::new(ManifestDir { path, reading, pods })
     }
 

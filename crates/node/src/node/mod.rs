@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::control::{Accepted, Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
-use crate::read::{Checks, Machine, Read, ReadError, ReadOptions, read};
+use crate::read::{Checks, Machine, Read, ReadError, RunReadOptions, read};
 use crate::record::{RunEnd, RunRecord, SavedWorkloads};
 use crate::sinks::Sinks;
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
@@ -254,7 +254,7 @@ impl<R: Runtime> Node<R> {
     /// Reads the manifests of a run, with the restrictions of this node.
     fn read(&self, record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
         let restricted = self.options.restricted || record.reading.restricted;
-        let reading = ReadOptions { restricted, ..record.reading.clone() };
+        let reading = RunReadOptions { restricted, ..record.reading.clone() };
         let record = RunRecord { reading, ..record.clone() };
         read(&record, checks)
     }

@@ -22,7 +22,7 @@ fn record(argument: &str) -> RunRecord {
     );
     let source = SourceFile::new("p.yaml", text);
     let pods = PodOptions::new(NetworkMode::None);
-    RunRecord::new(vec!["p.yaml".to_owned()], &[source], ReadOptions::default(), pods)
+    RunRecord::new(vec!["p.yaml".to_owned()], &[source], RunReadOptions::default(), pods)
 }
 
 impl Node<FakeRuntime> {

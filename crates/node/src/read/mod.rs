@@ -20,7 +20,7 @@ use outrigger_runtime::NetworkMode;
 use crate::record::RunRecord;
 use crate::work::{PlannedPod, Work};
 
-pub use options::ReadOptions;
+pub use options::RunReadOptions;
 pub use runtime_classes::{OciSettings, class_of};
 
 /// What manifests are checked against, besides the rules of Kubernetes.
@@ -134,7 +134,7 @@ pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
 }
 
 /// The plan of each pod that can have one, and what is wrong or odd.
-fn plan_pods(manifest: &Manifest, options: &ReadOptions) -> (Vec<Plan>, Vec<Diagnostic>) {
+fn plan_pods(manifest: &Manifest, options: &RunReadOptions) -> (Vec<Plan>, Vec<Diagnostic>) {
     let mut diagnostics = manifest.warnings.clone();
     let mut plans = Vec::new();
     for checked in check(manifest, &options.features) {
@@ -167,7 +167,7 @@ fn check_runtime(work: &Work, machine: &Machine, network: NetworkMode) -> Result
 }
 
 /// Refuses a number of replicas for manifests without a workload that has replicas.
-fn check_replicas(options: &ReadOptions, manifest: &Manifest) -> Result<(), ReadError> {
+fn check_replicas(options: &RunReadOptions, manifest: &Manifest) -> Result<(), ReadError> {
     let has_replicas =
         |w: &Workload| !matches!(w, Workload::Pod(_) | Workload::Job(_) | Workload::CronJob(_));
     if options.replicas.is_none() || manifest.workloads.iter().any(has_replicas) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the manifests of a run are read. A node saves it with the run, so that the manifests always give the same pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReadOptions {
+pub struct RunReadOptions {
     /// How to treat unknown and repeated fields.
     pub validate: Validate,
     /// The feature gates.
@@ -21,9 +21,9 @@ pub struct ReadOptions {
     pub restricted: bool,
 }
 
-impl Default for ReadOptions {
+impl Default for RunReadOptions {
     fn default() -> Self {
-        ReadOptions {
+        RunReadOptions {
             validate: Validate::Strict,
             features: FeatureGates::default(),
             namespace: "default".to_owned(),
@@ -34,7 +34,7 @@ impl Default for ReadOptions {
     }
 }
 
-impl ReadOptions {
+impl RunReadOptions {
     /// The part that concerns the text alone.
     pub fn manifest_options(&self) -> outrigger_manifest::ReadOptions {
         outrigger_manifest::ReadOptions {

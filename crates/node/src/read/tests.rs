@@ -5,7 +5,7 @@ use outrigger_lifecycle::FeatureGates;
 
 use super::*;
 
-fn record(container: &str, reading: ReadOptions) -> RunRecord {
+fn record(container: &str, reading: RunReadOptions) -> RunRecord {
     let text = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - {{name: a, image: i}}\n  \
          - {{name: b, {container}}}\n"
@@ -24,7 +24,7 @@ fn machine() -> Machine {
 
 #[test]
 fn an_image_that_is_gone_refuses_a_new_run_and_stops_no_accepted_one() {
-    let record = record("image: \"rootfs:/no/such/directory\", command: [a]", ReadOptions::default());
+    let record = record("image: \"rootfs:/no/such/directory\", command: [a]", RunReadOptions::default());
     let refused = read(&record, Checks::New(&machine())).unwrap_err().to_string();
     assert!(refused.contains("/no/such/directory"), "{refused}");
     assert_eq!(read(&record, Checks::Accepted).unwrap().work.pods.len(), 1);
@@ -33,7 +33,7 @@ fn an_image_that_is_gone_refuses_a_new_run_and_stops_no_accepted_one() {
 #[test]
 fn what_can_never_start_refuses_a_run_unless_it_is_tried_again() {
     let container = "image: \"rootfs:/\", command: [a], securityContext: {runAsNonRoot: true}";
-    let record = record(container, ReadOptions::default());
+    let record = record(container, RunReadOptions::default());
     let table = [(OnFailure::Stop, false), (OnFailure::StopIfHopeless, false), (OnFailure::Retry, true)];
     for (on_failure, accepted) in table {
         let machine = Machine { on_failure, ..machine() };
@@ -46,7 +46,7 @@ fn what_can_never_start_refuses_a_run_unless_it_is_tried_again() {
 
 #[test]
 fn a_restriction_applies_to_runs_that_were_accepted_without_it() {
-    let reading = ReadOptions { restricted: true, ..ReadOptions::default() };
+    let reading = RunReadOptions { restricted: true, ..RunReadOptions::default() };
     let refused = read(&record("image: i", reading), Checks::Accepted).unwrap_err().to_string();
     assert!(refused.contains("allowPrivilegeEscalation"), "{refused}");
 }
@@ -54,7 +54,7 @@ fn a_restriction_applies_to_runs_that_were_accepted_without_it() {
 #[test]
 fn options_are_saved_with_the_run() {
     let features = FeatureGates { sidecar_lifecycle_type: false, ..FeatureGates::default() };
-    let reading = ReadOptions { features, namespace: "shop".to_owned(), ..ReadOptions::default() };
+    let reading = RunReadOptions { features, namespace: "shop".to_owned(), ..RunReadOptions::default() };
     let record = record("image: i, lifecycle: {type: Sidecar}", reading);
     let saved: RunRecord = serde_json::from_slice(&serde_json::to_vec(&record).unwrap()).unwrap();
     assert_eq!(saved.reading, record.reading);
