@@ -74,7 +74,7 @@ pub(crate) struct Args {
     shutdown_grace: ShutdownGrace,
     /// How long the logs and the status of pods that have ended are kept.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = simulate::span)]
-    keep_for: simulate::Span,
+    keep_for: simulate::ScriptDuration,
     /// How much disk space logs and status of pods that have ended may use; the oldest are removed first.
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size)]
     keep_size: u64,

@@ -84,7 +84,7 @@ pub(crate) struct Args {
     publish: Vec<PublishedPort>,
     /// Stop the pods in order after this time, for example 5m, and exit with 124.
     #[arg(long, value_parser = simulate::span, value_name = "TIME")]
-    timeout: Option<simulate::Span>,
+    timeout: Option<simulate::ScriptDuration>,
     /// Stop the pods in order at the first failure that would be retried, and at the first that makes a pod fail.
     #[arg(long)]
     fail_fast: bool,

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
 use outrigger_manifest::{Diagnostic, ReadOptions, check_with_references, parse, to_json};
-pub(crate) use outrigger_simulate::Span;
+pub(crate) use outrigger_simulate::ScriptDuration;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
 use outrigger_view::style::{HEADING, paint};
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Stop the pod at this time, for example 20s.
     #[arg(long, value_parser = span, value_name = "TIME")]
-    stop_at: Option<Span>,
+    stop_at: Option<ScriptDuration>,
     /// Grace period of that stop in seconds, instead of the pod's own.
     #[arg(long, requires = "stop_at", value_name = "SECONDS")]
     grace_period: Option<u64>,
@@ -81,8 +81,8 @@ enum Output {
 }
 
 /// A time on the command line: `20s`, `1m30s`, or a number of seconds.
-pub(crate) fn span(text: &str) -> Result<Span, ValueError> {
-    Span::parse(text).ok_or_else(|| ValueError::Time(text.to_owned()))
+pub(crate) fn span(text: &str) -> Result<ScriptDuration, ValueError> {
+    ScriptDuration::parse(text).ok_or_else(|| ValueError::Time(text.to_owned()))
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
@@ -91,7 +91,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         None => Script::default(),
     };
     if let Some(at) = args.stop_at {
-        script.stops.push(StopScript { at, grace: args.grace_period.map(Span::seconds) });
+        script.stops.push(StopScript { at, grace: args.grace_period.map(ScriptDuration::seconds) });
     }
     let sources = args.read.sources(std::slice::from_ref(&args.file))?;
     let manifest = match args.read.read(&sources) {

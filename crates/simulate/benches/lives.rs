@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{Decision, Engine, Event, FeatureGates, Plan, PodInput, Time, decide, plan};
-use outrigger_simulate::{Options, Scenario, Script, Simulator, Span, Tape};
+use outrigger_simulate::{Options, Scenario, Script, ScriptDuration, Simulator, Tape};
 use serde_json::{Value, json};
 
 /// A job with `n` containers: an init container, sidecars with startup and readiness probes, mains.
@@ -91,7 +91,7 @@ fn decisions(c: &mut Criterion) {
 
 fn lives(c: &mut Criterion) {
     let mut group = c.benchmark_group("life");
-    let options = Options { horizon: Span::seconds(3_600), ..Options::default() };
+    let options = Options { horizon: ScriptDuration::seconds(3_600), ..Options::default() };
     for n in [3, 5, 10, 100] {
         let plan = pod(n);
         let scenario = Scenario::new(&plan, &Script::default()).expect("an empty script fits");

@@ -9,8 +9,8 @@ pub mod random;
 mod rng;
 mod scenario;
 mod script;
+mod script_duration;
 mod simulator;
-mod span;
 mod world;
 
 pub use rng::Rng;
@@ -19,6 +19,6 @@ pub use script::{
     AgentRestart, ContainerScript, Faults, HookScript, Hooks, Moment, OnTerm, SandboxScript, Script,
     StopScript, Tries,
 };
+pub use script_duration::ScriptDuration;
 pub use simulator::{Counters, Decider, Ending, Options, Outcome, Simulator, Summary, Tape, Watch, simulate};
-pub use span::Span;
 pub use world::FaultCounters;

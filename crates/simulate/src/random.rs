@@ -14,7 +14,7 @@ use crate::script::{
     AgentRestart, ContainerScript, HookScript, Hooks, Moment, OnTerm, SandboxScript, Script, StopScript,
     Tries,
 };
-use crate::span::Span;
+use crate::script_duration::ScriptDuration;
 
 /// The most containers a random pod has.
 pub const CONTAINERS_MAX: u64 = 12;
@@ -105,8 +105,8 @@ pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
         let own = script.containers.entry(c.name.clone()).or_default();
         let grace = plan.grace_ms;
         let takes = match rng.below(4) {
-            0 | 1 => Span::FOREVER,
-            2 => Span((grace * 19 / 20 + rng.below(grace / 10 + 2)).saturating_sub(1)),
+            0 | 1 => ScriptDuration::FOREVER,
+            2 => ScriptDuration((grace * 19 / 20 + rng.below(grace / 10 + 2)).saturating_sub(1)),
             _ => span(rng, 2 * grace + 1),
         };
         own.hooks.pre_stop = Some(HookScript { takes: Some(takes), ..Default::default() });
@@ -385,17 +385,21 @@ pub fn script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
         }
     }
     let end = if rng.chance(0.5) { rng.below(20_000) } else { rng.below(600_000) };
-    script.stops.push(StopScript { at: Span(end), grace: rng.chance(0.3).then(|| span(rng, 20_000)) });
+    script
+        .stops
+        .push(StopScript { at: ScriptDuration(end), grace: rng.chance(0.3).then(|| span(rng, 20_000)) });
     if rng.chance(0.2) {
-        let at = Span(end + rng.below(10_000));
+        let at = ScriptDuration(end + rng.below(10_000));
         script.stops.push(StopScript {
             at,
-            grace: rng.chance(0.8).then(|| rng.pick(&[Span(0), Span(1_000), Span(5_000)])),
+            grace: rng
+                .chance(0.8)
+                .then(|| rng.pick(&[ScriptDuration(0), ScriptDuration(1_000), ScriptDuration(5_000)])),
         });
     }
     if rng.chance(0.1) {
         let container = plan.containers[rng.index(plan.containers.len())].name.clone();
-        script.image_changes.push(Moment { container, at: Span(rng.below(end + 1)) });
+        script.image_changes.push(Moment { container, at: ScriptDuration(rng.below(end + 1)) });
     }
     if trouble == Trouble::Faults {
         faults(rng, plan, &mut script, end);
@@ -414,30 +418,30 @@ fn faults(rng: &mut Rng, plan: &Plan, script: &mut Script, end: u64) {
         faults.jitter = 0.2;
     }
     for _ in 0..rng.below(3) {
-        let at = Span(rng.below(end + 15_000));
+        let at = ScriptDuration(rng.below(end + 15_000));
         faults.agent_restarts.push(AgentRestart { at, takes: Some(span(rng, 3_000)) });
     }
     if rng.chance(0.1) {
         let container = plan.containers[rng.index(plan.containers.len())].name.clone();
-        faults.lost_containers.push(Moment { container, at: Span(rng.below(end + 1)) });
+        faults.lost_containers.push(Moment { container, at: ScriptDuration(rng.below(end + 1)) });
     }
     script.sandbox = SandboxScript {
         takes: rng.chance(0.3).then(|| span(rng, 2_000)),
         fails: if rng.chance(0.1) { 2 } else { 0 },
         lost_at: (0..if rng.chance(0.15) { rng.between(1, 2) } else { 0 })
-            .map(|_| Span(rng.below(end + 5_000)))
+            .map(|_| ScriptDuration(rng.below(end + 5_000)))
             .collect(),
     };
 }
 
-fn span(rng: &mut Rng, max: u64) -> Span {
+fn span(rng: &mut Rng, max: u64) -> ScriptDuration {
     // Half of them short: races need things to happen at about the same time.
-    Span(if rng.chance(0.5) { rng.below(max / 10 + 1) } else { rng.below(max + 1) })
+    ScriptDuration(if rng.chance(0.5) { rng.below(max / 10 + 1) } else { rng.below(max + 1) })
 }
 
 fn hook(rng: &mut Rng) -> HookScript {
     HookScript {
-        takes: Some(if rng.chance(0.1) { Span::FOREVER } else { span(rng, 5_000) }),
+        takes: Some(if rng.chance(0.1) { ScriptDuration::FOREVER } else { span(rng, 5_000) }),
         fails: rng.chance(0.15),
         ends_container: rng.chance(0.1),
     }
@@ -453,7 +457,7 @@ fn instance(rng: &mut Rng) -> ContainerScript {
     }
     if rng.chance(0.2) {
         let from = rng.below(20_000);
-        script.unready = vec![(Span(from), Span(from + rng.below(20_000)))];
+        script.unready = vec![(ScriptDuration(from), ScriptDuration(from + rng.below(20_000)))];
     }
     if rng.chance(0.2) {
         script.live_until = Some(span(rng, 40_000));

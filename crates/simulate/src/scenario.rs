@@ -6,7 +6,7 @@ use outrigger_lifecycle::{Plan, RestartPolicy, Role};
 use thiserror::Error;
 
 use crate::script::{AgentRestart, ContainerScript, HookScript, Moment, Script, StopScript};
-use crate::span::Span;
+use crate::script_duration::ScriptDuration;
 
 /// Why a script does not fit a pod.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Scenario {
         let cast = (0..plan.containers.len())
             .map(|i| cast(plan, i, script.containers.get(&plan.containers[i].name).unwrap_or(&none)))
             .collect();
-        let ms = |span: Option<Span>, default: u64| span.map_or(default, |s| s.0);
+        let ms = |span: Option<ScriptDuration>, default: u64| span.map_or(default, |s| s.0);
         Ok(Scenario {
             cast,
             sandbox_takes: ms(script.sandbox.takes, 50),
@@ -164,13 +164,13 @@ impl Scenario {
     }
 
     /// Adds a request to stop the pod.
-    pub fn stop_at(&mut self, at: Span, grace: Option<Span>) {
+    pub fn stop_at(&mut self, at: ScriptDuration, grace: Option<ScriptDuration>) {
         self.stops.push((at.0, grace.map(|g| g.0)));
     }
 
     /// Updates the pod to a plan at some time. The scenario must be built from the last of these plans: the
     /// world knows all containers from the beginning.
-    pub fn update_at(&mut self, at: Span, plan: Plan) {
+    pub fn update_at(&mut self, at: ScriptDuration, plan: Plan) {
         self.updates.push((at.0, plan));
     }
 
@@ -180,7 +180,7 @@ impl Scenario {
     }
 
     /// Adds a request to restart a container, or all of them.
-    pub fn restart_at(&mut self, at: Span, container: Option<usize>) {
+    pub fn restart_at(&mut self, at: ScriptDuration, container: Option<usize>) {
         self.restarts.push((at.0, container));
     }
 
@@ -231,7 +231,9 @@ fn cast(plan: &Plan, i: usize, script: &ContainerScript) -> Cast {
 
 fn instance(plan: &Plan, i: usize, base: &ContainerScript, own: &ContainerScript) -> Instance {
     let p = &plan.containers[i];
-    let ms = |own: Option<Span>, base: Option<Span>, default: u64| own.or(base).map_or(default, |s| s.0);
+    let ms = |own: Option<ScriptDuration>, base: Option<ScriptDuration>, default: u64| {
+        own.or(base).map_or(default, |s| s.0)
+    };
     let runs = match p.role {
         Role::Init => 100,
         Role::Main if p.restart.policy != RestartPolicy::Always => 1_000,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::span::Span;
+use crate::script_duration::ScriptDuration;
 
 /// A script. Deserialized from JSON; YAML is converted first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,22 +34,22 @@ pub struct Script {
 pub struct ContainerScript {
     /// How long the runtime takes to start it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub starts_in: Option<Span>,
+    pub starts_in: Option<ScriptDuration>,
     /// Its startup probe passes from here on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub started_after: Option<Span>,
+    pub started_after: Option<ScriptDuration>,
     /// Its readiness probe passes from here on …
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ready_after: Option<Span>,
+    pub ready_after: Option<ScriptDuration>,
     /// … except in these windows, `[from, to]`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unready: Vec<(Span, Span)>,
+    pub unready: Vec<(ScriptDuration, ScriptDuration)>,
     /// Its liveness probe fails from here on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_until: Option<Span>,
+    pub live_until: Option<ScriptDuration>,
     /// It exits by itself after this long.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub runs: Option<Span>,
+    pub runs: Option<ScriptDuration>,
     /// The exit code in that case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
@@ -85,7 +85,7 @@ fn is_zero(n: &u32) -> bool {
 pub struct OnTerm {
     /// It exits after this long; `forever` waits for the KILL.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub exit_after: Option<Span>,
+    pub exit_after: Option<ScriptDuration>,
     /// The exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
@@ -111,7 +111,7 @@ pub struct Hooks {
 pub struct HookScript {
     /// How long it takes; `forever` hangs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub takes: Option<Span>,
+    pub takes: Option<ScriptDuration>,
     /// It fails.
     pub fails: bool,
     /// The container exits, with 0, when the hook ends.
@@ -124,7 +124,7 @@ pub struct HookScript {
 pub struct Tries {
     /// How long each attempt takes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub takes: Option<Span>,
+    pub takes: Option<ScriptDuration>,
     /// How many attempts fail before one succeeds.
     pub fails: u32,
 }
@@ -135,13 +135,13 @@ pub struct Tries {
 pub struct SandboxScript {
     /// How long its creation takes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub takes: Option<Span>,
+    pub takes: Option<ScriptDuration>,
     /// How many attempts fail first.
     #[serde(skip_serializing_if = "is_zero")]
     pub fails: u32,
     /// The times it dies, from the beginning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lost_at: Vec<Span>,
+    pub lost_at: Vec<ScriptDuration>,
 }
 
 /// A request to stop the pod.
@@ -149,10 +149,10 @@ pub struct SandboxScript {
 #[serde(deny_unknown_fields)]
 pub struct StopScript {
     /// When, from the beginning.
-    pub at: Span,
+    pub at: ScriptDuration,
     /// The grace period; the pod's own if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace: Option<Span>,
+    pub grace: Option<ScriptDuration>,
 }
 
 /// A moment in the life of a container.
@@ -162,7 +162,7 @@ pub struct Moment {
     /// Which container.
     pub container: String,
     /// When, from the beginning.
-    pub at: Span,
+    pub at: ScriptDuration,
 }
 
 /// Faults of the environment.
@@ -177,10 +177,10 @@ pub struct Faults {
     pub delay: f64,
     /// The maximum delay; 500 ms if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub delay_max: Option<Span>,
+    pub delay_max: Option<ScriptDuration>,
     /// After a lost event the state of the runtime is polled within this time; 1 s if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub resync: Option<Span>,
+    pub resync: Option<ScriptDuration>,
     /// Every duration varies by up to this share.
     pub jitter: f64,
     /// The agent crashes and restarts.
@@ -196,8 +196,8 @@ pub struct Faults {
 #[serde(deny_unknown_fields)]
 pub struct AgentRestart {
     /// When, from the beginning.
-    pub at: Span,
+    pub at: ScriptDuration,
     /// How long it is down; 100 ms if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub takes: Option<Span>,
+    pub takes: Option<ScriptDuration>,
 }

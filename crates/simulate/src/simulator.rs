@@ -5,7 +5,7 @@ use outrigger_lifecycle::{Change, Decision, Engine, Event, Observation, Plan, Re
 
 use crate::scenario::{Scenario, ScriptError};
 use crate::script::Script;
-use crate::span::Span;
+use crate::script_duration::ScriptDuration;
 use crate::world::{FaultCounters, Note, What, World};
 
 /// Makes the decisions. [`Engine`], except in tests that break its rules on purpose.
@@ -170,22 +170,22 @@ impl Watch for Tape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Maximum virtual time.
-    pub horizon: Span,
+    pub horizon: ScriptDuration,
     /// Maximum number of engine steps.
     pub steps_max: u64,
     /// Maximum number of recorded trace entries; 0 records nothing.
     pub trace_max: usize,
     /// A pod that never ends and is never told to stop is stopped at this time.
-    pub stop_endless_at: Option<Span>,
+    pub stop_endless_at: Option<ScriptDuration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
-            horizon: Span::seconds(24 * 3_600),
+            horizon: ScriptDuration::seconds(24 * 3_600),
             steps_max: 200_000,
             trace_max: 100_000,
-            stop_endless_at: Some(Span::seconds(30)),
+            stop_endless_at: Some(ScriptDuration::seconds(30)),
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct Memory {
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum BarrierStep {
     /// Create the ConfigMap, owned by the pod, with these keys.
     Create {
         /// Its name.
@@ -106,7 +106,7 @@ pub enum Step {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Launch {
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<BarrierStep>,
     /// Check again at this time.
     pub again: Option<Time>,
     /// Containers whose key is not due yet.
@@ -209,7 +209,7 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
     }
     launch.waiting = waiting.len();
     if let Some(message) = hopeless(view, &waiting) {
-        launch.steps.push(Step::Fail { message });
+        launch.steps.push(BarrierStep::Fail { message });
         return launch;
     }
     let earned = earned(view);
@@ -222,21 +222,21 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
         }
         Map::Missing if mains_are_done && earned.is_empty() => return launch,
         Map::Missing => {
-            launch.steps.push(Step::Create { map: name.to_owned(), keys: earned.clone() });
+            launch.steps.push(BarrierStep::Create { map: name.to_owned(), keys: earned.clone() });
             (BTreeSet::new(), earned)
         }
         Map::OfPredecessor => {
-            launch.steps.push(Step::Replace { map: name.to_owned(), keys: earned.clone() });
+            launch.steps.push(BarrierStep::Replace { map: name.to_owned(), keys: earned.clone() });
             (BTreeSet::new(), earned)
         }
         Map::Ours { keys } => {
             let news: BTreeSet<String> = earned.difference(keys).cloned().collect();
             if !news.is_empty() {
-                launch.steps.push(Step::Publish { map: name.to_owned(), keys: news.clone() });
+                launch.steps.push(BarrierStep::Publish { map: name.to_owned(), keys: news.clone() });
             }
             let unused = unused(view, keys, &earned);
             if mains_are_done && !unused.is_empty() {
-                launch.steps.push(Step::Withdraw { map: name.to_owned(), keys: unused.clone() });
+                launch.steps.push(BarrierStep::Withdraw { map: name.to_owned(), keys: unused.clone() });
                 return launch;
             }
             (keys.clone(), news)
@@ -268,7 +268,7 @@ fn hopeless(view: &PodView, waiting: &[(usize, &Gate)]) -> Option<String> {
 
 impl Launch {
     fn warn(&mut self, reason: &'static str, message: String) {
-        self.steps.push(Step::Event { is_warning: true, reason, message });
+        self.steps.push(BarrierStep::Event { is_warning: true, reason, message });
     }
 
     fn wake_at(&mut self, at: Time) {
@@ -300,7 +300,7 @@ impl Launch {
         // A pod without a node has no kubelet yet, and the one it gets will find the key.
         let is_news = !news.is_empty() && view.node.is_some();
         if completes || is_news || refused(news) {
-            self.steps.push(Step::Annotate { completed: all });
+            self.steps.push(BarrierStep::Annotate { completed: all });
             if is_news {
                 self.wake_at(now + WAKE_AGAIN_MS);
             }
@@ -309,7 +309,7 @@ impl Launch {
         if refused(held) && memory.wakes < WAKES_MAX {
             let at = memory.woken_at.map_or(now, |at| at + (WAKE_AGAIN_MS << memory.wakes.min(8)));
             if at <= now {
-                self.steps.push(Step::Annotate { completed: all });
+                self.steps.push(BarrierStep::Annotate { completed: all });
             } else {
                 self.wake_at(at);
             }
@@ -326,7 +326,7 @@ impl Launch {
         let Some((container, gate)) = waiting.first() else {
             if was_late {
                 let message = "every container was launched".to_owned();
-                self.steps.push(Step::Condition { is_true: true, message });
+                self.steps.push(BarrierStep::Condition { is_true: true, message });
             }
             return;
         };
@@ -345,7 +345,7 @@ impl Launch {
         if said.is_some_and(|said| is_same(said, &message)) {
             return;
         }
-        self.steps.push(Step::Condition { is_true: false, message: message.clone() });
+        self.steps.push(BarrierStep::Condition { is_true: false, message: message.clone() });
         let on = &view.plan.containers[gate.on].name;
         if !said.is_some_and(|said| said.contains(&format!("`{name}` waits for `{on}`"))) {
             self.warn("LaunchTimeout", message);

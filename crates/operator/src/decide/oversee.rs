@@ -10,7 +10,7 @@ use crate::view::PodView;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum OverseeStep {
     /// Remove the request's entry from the pod's readiness condition, if the pod still exists.
     Release,
     /// Remove the finalizer.
@@ -63,7 +63,7 @@ pub enum Agent {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Oversight {
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<OverseeStep>,
     /// Check again at this time.
     pub again: Option<Time>,
 }
@@ -117,18 +117,18 @@ pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time)
     {
         if pod.ready_gate.is_some() {
             if !has_finalizer(request) {
-                out.steps.push(Step::Lock);
+                out.steps.push(OverseeStep::Lock);
             }
-            out.steps.push(Step::Acquire);
+            out.steps.push(OverseeStep::Acquire);
         }
-        out.steps.push(Step::Grace { gated: pod.ready_gate.is_some() });
+        out.steps.push(OverseeStep::Grace { gated: pod.ready_gate.is_some() });
     }
     if request.wants_result() && pod.is_over() {
-        out.steps.push(Step::ResultWritten);
+        out.steps.push(OverseeStep::ResultWritten);
     }
     let snapshot = snapshot(request, pod);
     if !snapshot.is_empty() && snapshot != request.status.container_status_snapshot {
-        out.steps.push(Step::Snapshot(snapshot));
+        out.steps.push(OverseeStep::Snapshot(snapshot));
     }
     out
 }
@@ -139,7 +139,7 @@ impl Oversight {
     }
 
     /// The result of a request that no agent serves, in every phase (CRR-20, D3, D17).
-    fn check_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<Step> {
+    fn check_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<OverseeStep> {
         let created = created(request);
         let node = request.label(names::CRR_NODE).unwrap_or_default();
         let has_begun = !request.status.phase.is_empty();
@@ -163,12 +163,12 @@ impl Oversight {
         match agent {
             Agent::Absent { .. } => {
                 self.steps
-                    .push(Step::Note(format!("waits for the agent of node {node}, which is not ready")));
+                    .push(OverseeStep::Note(format!("waits for the agent of node {node}, which is not ready")));
             }
             Agent::Ready | Agent::Unknown if now < created + SILENT_MS => self.wake_at(created + SILENT_MS),
             Agent::Ready | Agent::Unknown => {
                 self.steps
-                    .push(Step::Note(format!("waits for the agent of node {node}, which has not answered")));
+                    .push(OverseeStep::Note(format!("waits for the agent of node {node}, which has not answered")));
             }
         }
         None
@@ -185,7 +185,7 @@ fn created(request: &Request) -> Time {
 
 /// The result of a request whose pod is gone. The sidecars of a Job that is deleted when it is done, or soon after, have ended
 /// with their pod, as they should.
-fn pod_gone(request: &Request) -> Step {
+fn pod_gone(request: &Request) -> OverseeStep {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     if !(name.starts_with(terminate::REQUEST_PREFIX) && request.only_stops()) {
         return give_up(request, "pod has gone".to_owned());
@@ -200,7 +200,7 @@ fn pod_gone(request: &Request) -> Step {
         }
         state
     });
-    Step::Complete { states: states.collect(), message: String::new() }
+    OverseeStep::Complete { states: states.collect(), message: String::new() }
 }
 
 /// The containers whose stop has begun, with its hook if there is one: the agent has recorded the instance.
@@ -222,20 +222,20 @@ fn has_finalizer(request: &Request) -> bool {
 fn finished(request: &Request, now: Time) -> Oversight {
     let mut out = Oversight::default();
     if has_finalizer(request) {
-        out.steps.extend([Step::Release, Step::Unlock]);
+        out.steps.extend([OverseeStep::Release, OverseeStep::Unlock]);
     }
     if request.metadata.deletion_timestamp.is_some() {
         return out;
     }
     if request.label(names::CRR_ACTIVE).is_some() {
-        out.steps.push(Step::Deactivate);
+        out.steps.push(OverseeStep::Deactivate);
     }
     let ended = request.status.completion_time.as_ref();
     if let (Some(ttl), Some(ended)) = (request.spec.ttl_seconds_after_finished, ended) {
         let ended = Time(u64::try_from(ended.0.as_millisecond()).unwrap_or(0));
         let at = ended + u64::try_from(ttl).unwrap_or(0).saturating_mul(1_000);
         if now >= at && out.steps.is_empty() {
-            out.steps.push(Step::Delete);
+            out.steps.push(OverseeStep::Delete);
         } else {
             out.wake_at(at.max(now));
         }
@@ -266,7 +266,7 @@ fn deadline(request: &Request) -> (u64, String) {
 }
 
 /// A final result: everything that is not done has failed (CRR-21, issue 2353 of Kruise).
-fn give_up(request: &Request, message: String) -> Step {
+fn give_up(request: &Request, message: String) -> OverseeStep {
     let message = match request.status.message.as_str() {
         waits if request.status.phase == "Pending" && !waits.is_empty() => format!("{message}: it {waits}"),
         _ => message,
@@ -274,7 +274,7 @@ fn give_up(request: &Request, message: String) -> Step {
     give_up_from(request, &request.status.container_recreate_states, message)
 }
 
-fn give_up_from(request: &Request, states: &[RecreateState], message: String) -> Step {
+fn give_up_from(request: &Request, states: &[RecreateState], message: String) -> OverseeStep {
     let states: Vec<RecreateState> = request
         .spec
         .containers
@@ -288,12 +288,12 @@ fn give_up_from(request: &Request, states: &[RecreateState], message: String) ->
             state
         })
         .collect();
-    Step::Complete { states, message }
+    OverseeStep::Complete { states, message }
 }
 
 /// Containers that were stopped, or have ended, and that the kubelet will not start again (CRR-43), and pods that have ended: that
 /// is also a result.
-fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
+fn ended_for_good(request: &Request, pod: &PodView) -> Option<OverseeStep> {
     if request.only_stops() {
         return None;
     }
@@ -311,14 +311,14 @@ fn ended_for_good(request: &Request, pod: &PodView) -> Option<Step> {
         }
     }
     if changed && states.iter().all(|s| s.phase.is_final()) {
-        return Some(Step::Complete { states, message: String::new() });
+        return Some(OverseeStep::Complete { states, message: String::new() });
     }
     if pod.is_over() {
         let message = format!("pod {} is over: its phase is {}", pod.name, pod.phase);
         return Some(give_up_from(request, &states, message));
     }
     // The others wait for this one.
-    (changed && request.strategy().ordered_recreate).then_some(Step::States(states))
+    (changed && request.strategy().ordered_recreate).then_some(OverseeStep::States(states))
 }
 
 /// The kubelet's status of the containers that are newer than the request (CRR-26). By instance, not by time:

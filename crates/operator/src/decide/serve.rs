@@ -37,7 +37,7 @@ pub enum InstanceState {
 
 /// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum ServeStep {
     /// Write the phase and the states, then call again.
     Store {
         /// `Pending` or `Recreating`.
@@ -135,10 +135,10 @@ impl Seen {
 }
 
 /// The next step.
-pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> Step {
+pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> ServeStep {
     if let Err(e) = check_runtime(request, runtimes) {
         let message = e.to_string();
-        return Step::Complete { states: request.status.container_recreate_states.clone(), message };
+        return ServeStep::Complete { states: request.status.container_recreate_states.clone(), message };
     }
     let has_begun = request.status.phase == "Recreating";
     let strategy = request.strategy();
@@ -146,13 +146,13 @@ pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: 
         if !has_begun {
             // The operator makes the pod unready then.
             let states = request.status.container_recreate_states.clone();
-            return Step::Store { phase: "Recreating", states };
+            return ServeStep::Store { phase: "Recreating", states };
         }
         let acquired = request.condition(names::CRR_GRACE).is_some_and(|c| c.status == "True");
-        let (true, Some(unready)) = (acquired, seen.unready) else { return Step::Wait { ms: None } };
+        let (true, Some(unready)) = (acquired, seen.unready) else { return ServeStep::Wait { ms: None } };
         let until = unready + u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
         if now < until {
-            return Step::Wait { ms: Some(until.since(now)) };
+            return ServeStep::Wait { ms: Some(until.since(now)) };
         }
     }
     let all: Vec<ContainerProgress> =
@@ -161,7 +161,7 @@ pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: 
     mark_next(request, instances, &mut states);
     if !has_begun || states != request.status.container_recreate_states {
         // Everything in one write: the container waits for it.
-        return Step::Store { phase: "Recreating", states };
+        return ServeStep::Store { phase: "Recreating", states };
     }
     walk(request, instances, &all, states, seen, now)
 }
@@ -202,7 +202,7 @@ fn walk(
     states: Vec<RecreateState>,
     seen: Seen,
     now: Time,
-) -> Step {
+) -> ServeStep {
     let strategy = request.strategy();
     let mut again_ms = all.iter().filter_map(|progress| progress.again_ms).min();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
@@ -214,7 +214,7 @@ fn walk(
                 let message = format!("container {} failed: {}", state.name, state.message);
                 let mut states = states;
                 states.iter_mut().for_each(|state| state.fail_if_open(&message));
-                return Step::Complete { states, message };
+                return ServeStep::Complete { states, message };
             }
             Progress::Recreating if strategy.ordered_recreate => break,
             Progress::Recreating => {}
@@ -225,7 +225,7 @@ fn walk(
                 }
                 match stop(request, &states, index, newest, seen, now) {
                     // It waits for the pod's result; the hooks of the others come before that.
-                    Step::Wait { ms } if !strategy.ordered_recreate => {
+                    ServeStep::Wait { ms } if !strategy.ordered_recreate => {
                         again_ms = again_ms.into_iter().chain(ms).min()
                     }
                     step => return step,
@@ -234,9 +234,9 @@ fn walk(
         }
     }
     if states.iter().all(|s| s.phase.is_final()) {
-        return Step::Complete { states, message: String::new() };
+        return ServeStep::Complete { states, message: String::new() };
     }
-    Step::Wait { ms: again_ms }
+    ServeStep::Wait { ms: again_ms }
 }
 
 /// The next step for an instance that is to be stopped.
@@ -247,7 +247,7 @@ fn stop(
     newest: &Instance,
     seen: Seen,
     now: Time,
-) -> Step {
+) -> ServeStep {
     let id = newest.id.clone();
     if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
         if states[index].pre_stop_begun {
@@ -255,19 +255,19 @@ fn stop(
             let mut states = states.to_vec();
             states[index].pre_stop_done = true;
             states[index].pre_stop_error = HOOK_LOST.to_owned();
-            return Step::Store { phase: "Recreating", states };
+            return ServeStep::Store { phase: "Recreating", states };
         }
-        return Step::Hook { index, id };
+        return ServeStep::Hook { index, id };
     }
     let is_turn = !request.strategy().ordered_recreate || is_last(states, index);
     if !request.is_result_first() || !is_turn {
-        return Step::Kill { index, id };
+        return ServeStep::Kill { index, id };
     }
     match seen.kubelet_knows_at() {
-        Some(at) if !request.wants_result() && at <= now => Step::Kill { index, id },
-        Some(at) if !request.wants_result() => Step::Wait { ms: Some(at.since(now)) },
+        Some(at) if !request.wants_result() && at <= now => ServeStep::Kill { index, id },
+        Some(at) if !request.wants_result() => ServeStep::Wait { ms: Some(at.since(now)) },
         // The operator writes the pod's result and records it.
-        _ => Step::Wait { ms: None },
+        _ => ServeStep::Wait { ms: None },
     }
 }
 

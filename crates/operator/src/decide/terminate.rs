@@ -56,7 +56,7 @@ pub struct Past {
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum TerminateStep {
     /// Replace images: index in `spec.containers`, name, image.
     Swap(Vec<(usize, String, String)>),
     /// Create a container recreate request that stops these, in this order.
@@ -185,7 +185,7 @@ fn failed(view: &PodView, past: &[Past]) -> Option<usize> {
 }
 
 /// The steps for a pod's sidecars now. `past` are the terminator's own requests for this pod.
-pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step> {
+pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<TerminateStep> {
     if !is_of_interest(view) || delayed_until(view).is_some_and(|at| now < at) {
         return Vec::new();
     }
@@ -225,7 +225,7 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step>
         let message = format!(
             "sidecar `{name}` cannot be ended on a virtual node; give it the env KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE"
         );
-        steps.push(Step::Event { is_warning: true, message });
+        steps.push(TerminateStep::Event { is_warning: true, message });
         return steps;
     }
     if !is_left_to_kubelet(view, past) {
@@ -236,8 +236,8 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Step>
 
 /// Whether the kubelet is to stop what still runs once the pod has its result. Where the agent does that, it must not: it would run
 /// the hooks again.
-pub fn ends_by_kubelet(steps: &[Step], past: &[Past]) -> bool {
-    let by_agent = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, Step::Stop { .. }));
+pub fn ends_by_kubelet(steps: &[TerminateStep], past: &[Past]) -> bool {
+    let by_agent = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, TerminateStep::Stop { .. }));
     !by_agent
 }
 
@@ -255,17 +255,17 @@ fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
     all_exited && failed(view, past).is_some() && view.plan.restart_policy == RestartPolicy::Never
 }
 
-fn end(view: &PodView, past: &[Past]) -> Step {
+fn end(view: &PodView, past: &[Past]) -> TerminateStep {
     let Some(failed) = failed(view, past) else {
         let message = "every main container has completed; its sidecars are ended".to_owned();
-        return Step::End { phase: "Succeeded", message };
+        return TerminateStep::End { phase: "Succeeded", message };
     };
     let c = &view.plan.containers[failed];
     let message = match c.keeps_alive {
         true => format!("main container `{}` has failed; the sidecars are ended", c.name),
         false => format!("sidecar `{}` had failed by itself before it was told to stop", c.name),
     };
-    Step::End { phase: "Failed", message }
+    TerminateStep::End { phase: "Failed", message }
 }
 
 /// Whether an instance of a sidecar may be running. One that was stopped, and whose exit the kubelet has not
@@ -298,7 +298,7 @@ fn has_instance(instances: &[(String, String)], view: &PodView, i: usize) -> boo
 }
 
 /// ST-12: images that are not replaced yet. Returns true if there are any.
-fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
+fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<TerminateStep>) -> bool {
     let image = |&i: &usize| {
         let (c, p) = (&view.containers[i], &view.plan.containers[i]);
         let image = c.marks.image.clone()?;
@@ -310,13 +310,13 @@ fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<Step>) -> bool {
     }
     let names: Vec<&str> = swaps.iter().map(|(_, name, _)| name.as_str()).collect();
     let message = format!("the mains are done: replacing the image of {}", names.join(", "));
-    steps.push(Step::Swap(swaps));
-    steps.push(Step::Event { is_warning: false, message });
+    steps.push(TerminateStep::Swap(swaps));
+    steps.push(TerminateStep::Event { is_warning: false, message });
     true
 }
 
 /// ST-13, D4, D7: a request for the running ones, unless one is in progress.
-fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<Step>) {
+fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<TerminateStep>) {
     if past.iter().any(|p| !p.finished) {
         return;
     }
@@ -326,7 +326,7 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     if unserved || attempt > ATTEMPTS_MAX {
         // ST-28: no agent, or a kubelet that restarts containers faster than they can be stopped. Setting the
         // phase ends the pod.
-        if !steps.iter().any(|s| matches!(s, Step::End { .. })) {
+        if !steps.iter().any(|s| matches!(s, TerminateStep::End { .. })) {
             let swaps: Vec<usize> =
                 containers.iter().copied().filter(|&i| view.containers[i].marks.image.is_some()).collect();
             if unserved && swap(view, &swaps, steps) {
@@ -350,8 +350,8 @@ fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: 
     let ordered = !is_restarted && stages.len() > 1;
     let names: Vec<String> = order.iter().map(|&i| view.plan.containers[i].name.clone()).collect();
     let message = format!("the mains are done: stopping {}", names.join(", "));
-    steps.push(Step::Stop { attempt, containers: names, ordered, result });
-    steps.push(Step::Event { is_warning: false, message });
+    steps.push(TerminateStep::Stop { attempt, containers: names, ordered, result });
+    steps.push(TerminateStep::Event { is_warning: false, message });
 }
 
 /// The status of a pod that is being written, with the result that the pod already has. A kubelet that has not heard of the result yet
@@ -392,12 +392,12 @@ pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<S
         return Some(format!("the agent of node {} stops the sidecars", view.node.as_deref().unwrap_or("?")));
     }
     Some(match steps.first() {
-        Some(Step::Swap(_)) => "images of sidecars are replaced".to_owned(),
-        Some(Step::Stop { containers, .. }) => {
+        Some(TerminateStep::Swap(_)) => "images of sidecars are replaced".to_owned(),
+        Some(TerminateStep::Stop { containers, .. }) => {
             format!("{} stopped", are(&containers.iter().map(String::as_str).collect::<Vec<_>>()))
         }
-        Some(Step::End { phase, .. }) => format!("the pod becomes {phase}"),
-        Some(Step::Event { message, .. }) => message.clone(),
+        Some(TerminateStep::End { phase, .. }) => format!("the pod becomes {phase}"),
+        Some(TerminateStep::Event { message, .. }) => message.clone(),
         None => "the kubelet ends the pod".to_owned(),
     })
 }

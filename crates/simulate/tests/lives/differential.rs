@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
 use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, Time, phase, plan};
 use outrigger_simulate::random::{self, Trouble};
-use outrigger_simulate::{Options, Rng, Script, Span, simulate};
+use outrigger_simulate::{Options, Rng, Script, ScriptDuration, simulate};
 use serde_json::{Map, Value, json};
 
 use crate::common::env_number;
@@ -179,7 +179,8 @@ fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<St
         Kind::HookStarted,
         Kind::StopBegun,
     ];
-    let options = Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() };
+    let options =
+        Options { horizon: ScriptDuration::seconds(3_600), stop_endless_at: None, ..Options::default() };
     let outcome = simulate(plan, script, seed, &options).expect("the script fits");
     let mut lines = Vec::new();
     for entry in outcome.trace.iter().filter(|e| SEEN.contains(&e.event.kind())) {
@@ -199,7 +200,8 @@ fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<St
 
 /// The end of the grace period of the first stop.
 fn spent(plan: &Plan, script: &Script, seed: u64) -> Option<Time> {
-    let options = Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() };
+    let options =
+        Options { horizon: ScriptDuration::seconds(3_600), stop_endless_at: None, ..Options::default() };
     let outcome = simulate(plan, script, seed, &options).expect("the script fits");
     outcome.observation.stop.map(|stop| stop.deadline)
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::trace::{ContainerEvent, TraceEvent};
 use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, explain, plan};
-use outrigger_simulate::{Ending, Options, Outcome, Script, Span, simulate};
+use outrigger_simulate::{Ending, Options, Outcome, Script, ScriptDuration, simulate};
 use serde_json::{Value, json};
 
 /// A main behind two sidecars of the KEP, each with a readiness probe.
@@ -29,7 +29,7 @@ fn played(plan: &Plan, second: Value) -> Outcome {
         "slow": {"ready_after": "10s"},
     }});
     let script: Script = serde_json::from_value(script).expect("a script");
-    let options = Options { horizon: Span::seconds(300), ..Options::default() };
+    let options = Options { horizon: ScriptDuration::seconds(300), ..Options::default() };
     simulate(plan, &script, 0, &options).expect("it fits")
 }
 

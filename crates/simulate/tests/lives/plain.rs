@@ -9,7 +9,7 @@ use crate::common::env_number;
 use outrigger_lifecycle::trace::{ContainerEvent, PodEvent, TraceEvent};
 use outrigger_lifecycle::{Plan, RestartPolicy, Role};
 use outrigger_simulate::random::{self, Trouble};
-use outrigger_simulate::{ContainerScript, Options, Rng, Script, Span, Tries, simulate};
+use outrigger_simulate::{ContainerScript, Options, Rng, Script, ScriptDuration, Tries, simulate};
 
 const PODS: u64 = 5_000;
 const SANDBOX_MS: u64 = 50;
@@ -236,9 +236,13 @@ impl Model<'_> {
 
 /// The same events, read from the trace.
 fn observed(plan: &Plan, script: &Script, seed: u64) -> (Vec<Fact>, u64, String) {
-    let outcome =
-        simulate(plan, script, seed, &Options { horizon: Span::seconds(7_200), ..Options::default() })
-            .expect("the script fits");
+    let outcome = simulate(
+        plan,
+        script,
+        seed,
+        &Options { horizon: ScriptDuration::seconds(7_200), ..Options::default() },
+    )
+    .expect("the script fits");
     let mut facts = Vec::new();
     let mut phase = String::new();
     for entry in &outcome.trace {

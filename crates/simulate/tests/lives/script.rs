@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Phase, Plan, PodInput, phase, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, parse};
-use outrigger_simulate::{Ending, Options, Scenario, Script, Span, simulate};
+use outrigger_simulate::{Ending, Options, Scenario, Script, ScriptDuration, simulate};
 use serde_json::{Value, json};
 
 fn planned(policy: &str) -> Plan {
@@ -74,7 +74,7 @@ fn without_a_script_jobs_complete_and_services_run_until_stopped() {
 #[test]
 fn what_never_ends_is_reported_with_its_waits() {
     let script = serde_json::from_value(json!({"containers": {"init": {"exit": 1}}})).expect("a script");
-    let options = Options { horizon: Span::seconds(3_600), ..Options::default() };
+    let options = Options { horizon: ScriptDuration::seconds(3_600), ..Options::default() };
     let outcome = simulate(&planned("OnFailure"), &script, 0, &options).expect("it fits");
     assert_eq!(outcome.ending, Ending::OutOfTime);
     let waiting: Vec<usize> = outcome.waits.iter().map(|(c, _)| *c).collect();

@@ -5,8 +5,8 @@ use outrigger_lifecycle::{
     Action, Decision, Engine, Event, HookKind, Observation, Plan, PreStopWhen, Role, StopRule, Time,
 };
 use outrigger_simulate::{
-    ContainerScript, HookScript, Hooks, OnTerm, Options, Rng, Scenario, Script, Simulator, Span, Watch,
-    random,
+    ContainerScript, HookScript, Hooks, OnTerm, Options, Rng, Scenario, Script, ScriptDuration, Simulator,
+    Watch, random,
 };
 
 /// The time the simulated world needs for its own actions.
@@ -19,9 +19,9 @@ fn nobody_is_signalled_or_killed_later_than_the_plan_says() {
         let (_, plan) = random::pod(&mut Rng::new(seed));
         let stubborn = || ContainerScript {
             on_term: Some(OnTerm { ignore: true, ..OnTerm::default() }),
-            runs: Some(Span::FOREVER),
+            runs: Some(ScriptDuration::FOREVER),
             hooks: Hooks {
-                pre_stop: Some(HookScript { takes: Some(Span::FOREVER), ..HookScript::default() }),
+                pre_stop: Some(HookScript { takes: Some(ScriptDuration::FOREVER), ..HookScript::default() }),
                 ..Hooks::default()
             },
             ..ContainerScript::default()
@@ -31,7 +31,7 @@ fn nobody_is_signalled_or_killed_later_than_the_plan_says() {
         let containers = mains.map(|c| (c.name.clone(), stubborn())).collect();
         let script = Script { containers, ..Script::default() };
         let mut scenario = Scenario::new(&plan, &script).expect("the names are the plan's");
-        scenario.stop_at(Span::seconds(90), None);
+        scenario.stop_at(ScriptDuration::seconds(90), None);
         let mut engine = Engine::new(plan, Time(0));
         stops.seed = seed;
         Simulator::new().run(&mut engine, &scenario, seed, &Options::default(), &mut stops);
@@ -131,21 +131,22 @@ fn play_stop(rng: &mut Rng, mut plan: Plan, seed: u64, seen: &mut Seen) {
         c.stop_grace_ms = None;
         c.fence.clear();
         c.probes = [None; 3];
-        let takes = |rng: &mut Rng| Some(Span(rng.between(1, 20) * 1_000));
+        let takes = |rng: &mut Rng| Some(ScriptDuration(rng.between(1, 20) * 1_000));
         let hooks = Hooks {
             pre_stop: Some(HookScript { takes: takes(rng), ..HookScript::default() }),
             ..Hooks::default()
         };
         let on_term = Some(OnTerm { exit_after: takes(rng), ..OnTerm::default() });
-        let runs = if c.role == Role::Init { Some(Span(10)) } else { Some(Span::FOREVER) };
+        let runs =
+            if c.role == Role::Init { Some(ScriptDuration(10)) } else { Some(ScriptDuration::FOREVER) };
         containers
             .insert(c.name.clone(), ContainerScript { runs, on_term, hooks, ..ContainerScript::default() });
     }
     let script = Script { containers, ..Script::default() };
     let mut scenario = Scenario::new(&plan, &script).expect("the names are the plan's");
-    scenario.stop_at(Span::seconds(90), None);
+    scenario.stop_at(ScriptDuration::seconds(90), None);
     let mut engine = Engine::new(plan, Time(0));
-    let options = Options { horizon: Span::seconds(3_600), ..Options::default() };
+    let options = Options { horizon: ScriptDuration::seconds(3_600), ..Options::default() };
     Simulator::new().run(&mut engine, &scenario, seed, &options, seen);
 }
 

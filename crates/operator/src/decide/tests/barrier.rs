@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{NOW, barrier_env, pod, status, view};
-use crate::decide::barrier::{Launch, Map, Memory, Step, decide, earned, map_name, pending_levels};
+use crate::decide::barrier::{Launch, Map, Memory, BarrierStep, decide, earned, map_name, pending_levels};
 use crate::key::{self, Opens};
 use crate::names;
 use crate::view::PodView;
@@ -53,10 +53,10 @@ fn after(view: &PodView, map: &Map) -> (BTreeSet<String>, bool) {
     let mut completed = view.completed;
     for step in run(view, map).steps {
         match step {
-            Step::Create { keys, .. } | Step::Publish { keys, .. } | Step::Replace { keys, .. } => {
+            BarrierStep::Create { keys, .. } | BarrierStep::Publish { keys, .. } | BarrierStep::Replace { keys, .. } => {
                 held.extend(keys)
             }
-            Step::Annotate { completed: all } => completed |= all,
+            BarrierStep::Annotate { completed: all } => completed |= all,
             _ => {}
         }
     }
@@ -106,7 +106,7 @@ fn only_pods_with_something_to_do_are_written() {
     ];
     for (id, ready, not_ready, before, publishes) in rows {
         let launch = run(&launching(P6, ready, not_ready), &ours(before));
-        let published = launch.steps.iter().any(|s| matches!(s, Step::Publish { .. }));
+        let published = launch.steps.iter().any(|s| matches!(s, BarrierStep::Publish { .. }));
         assert_eq!(published, *publishes, "{id}: {launch:?}");
     }
     // LP-U-15, LP-U-16: nothing more once the pod is marked.
@@ -207,17 +207,17 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
         let view = named(bad);
         assert_eq!(map_name(&view), None, "{bad}");
         let steps = run(&view, &Map::Missing).steps;
-        assert!(matches!(steps.as_slice(), [Step::Event { is_warning: true, .. }]), "{bad}: {steps:?}");
+        assert!(matches!(steps.as_slice(), [BarrierStep::Event { is_warning: true, .. }]), "{bad}: {steps:?}");
     }
     // LP-31, D8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
     let view = launching("a=1 b=0", "", "");
     let replaced = run(&view, &Map::OfPredecessor).steps;
     assert!(
-        replaced.contains(&Step::Replace { map: "pod-barrier".to_owned(), keys: keys("1") }),
+        replaced.contains(&BarrierStep::Replace { map: "pod-barrier".to_owned(), keys: keys("1") }),
         "{replaced:?}"
     );
     let Launch { steps: foreign, again, .. } = run(&view, &Map::Foreign);
-    assert!(matches!(foreign.as_slice(), [Step::Event { reason: "BarrierBlocked", .. }]), "{foreign:?}");
+    assert!(matches!(foreign.as_slice(), [BarrierStep::Event { reason: "BarrierBlocked", .. }]), "{foreign:?}");
     assert!(again.is_some(), "it is not watched, so its deletion has to be looked for");
 }
 
@@ -229,8 +229,8 @@ fn publishing_wakes_the_kubelet() {
     object["status"]["containerStatuses"] = json!([status("a", "ready"), refused("b")]);
     let view = view(object.clone());
     let launch = run(&view, &ours("1"));
-    let published = Step::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
-    assert_eq!(launch.steps, [published, Step::Annotate { completed: true }]);
+    let published = BarrierStep::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
+    assert_eq!(launch.steps, [published, BarrierStep::Annotate { completed: true }]);
     // What is being written is not written again, unless it does not show.
     let marking = |ago| {
         let at = Some(NOW - ago);
@@ -238,7 +238,7 @@ fn publishing_wakes_the_kubelet() {
     };
     assert_eq!(marking(100).steps, []);
     assert_eq!(marking(100).again, Some(NOW + 400));
-    assert_eq!(marking(5_000).steps, [Step::Annotate { completed: true }]);
+    assert_eq!(marking(5_000).steps, [BarrierStep::Annotate { completed: true }]);
     // The kubelet saw the annotation before the key: it is woken again, later and later, and not for ever.
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     let view = super::view(object.clone());
@@ -248,7 +248,7 @@ fn publishing_wakes_the_kubelet() {
     };
     assert_eq!(woken(0, 100).steps, []);
     assert_eq!(woken(0, 100).again, Some(NOW + 400));
-    assert_eq!(woken(0, 500).steps, [Step::Annotate { completed: true }]);
+    assert_eq!(woken(0, 500).steps, [BarrierStep::Annotate { completed: true }]);
     assert_eq!(woken(2, 500).steps, []);
     assert_eq!(woken(9, 1_000_000).steps, []);
     // A pod without a kubelet is not woken.
@@ -256,7 +256,7 @@ fn publishing_wakes_the_kubelet() {
     object["metadata"]["annotations"] = json!({});
     object["status"] = json!({});
     let steps = run(&super::view(object), &Map::Missing).steps;
-    assert_eq!(steps, [Step::Create { map: "pod-barrier".to_owned(), keys: keys("1") }]);
+    assert_eq!(steps, [BarrierStep::Create { map: "pod-barrier".to_owned(), keys: keys("1") }]);
 }
 
 #[test]
@@ -276,10 +276,10 @@ fn a_level_is_passed_by_completion_and_ended_by_failure() {
     let failed = run(&ended("Never", "3"), &ours("1"));
     let message =
         "container `b` waits for `a`, which failed with code 3 and will not be restarted".to_owned();
-    assert_eq!(failed.steps, [Step::Fail { message }]);
+    assert_eq!(failed.steps, [BarrierStep::Fail { message }]);
     // It was ready before: the container has been let through, and is about to start.
     let let_through = run(&ended("Never", "3"), &ours("1 0"));
-    assert!(!let_through.steps.iter().any(|step| matches!(step, Step::Fail { .. })), "{let_through:?}");
+    assert!(!let_through.steps.iter().any(|step| matches!(step, BarrierStep::Fail { .. })), "{let_through:?}");
     assert_eq!(let_through.waiting, 0);
 }
 
@@ -309,8 +309,8 @@ fn keys_of_containers_that_ran_come_back_at_any_time() {
     crashed["restartCount"] = json!(2);
     object["status"]["containerStatuses"][1] = crashed;
     let steps = run(&view(object), &Map::Missing).steps;
-    assert_eq!(steps[0], Step::Create { map: "pod-barrier".to_owned(), keys: keys("1 0") });
-    assert!(matches!(steps[1], Step::Annotate { completed: true }), "{steps:?}");
+    assert_eq!(steps[0], BarrierStep::Create { map: "pod-barrier".to_owned(), keys: keys("1 0") });
+    assert!(matches!(steps[1], BarrierStep::Annotate { completed: true }), "{steps:?}");
 }
 
 #[test]
@@ -343,10 +343,10 @@ fn a_launch_that_hangs_says_for_whom() {
     let launch = run(&view(object.clone()), &ours("1"));
     let message = "container `b` waits for `a` to be ready: ImagePullBackOff: no such image, longer than the launch timeout of 1 min 30 s";
     assert!(
-        launch.steps.contains(&Step::Condition { is_true: false, message: message.to_owned() }),
+        launch.steps.contains(&BarrierStep::Condition { is_true: false, message: message.to_owned() }),
         "{launch:?}"
     );
-    assert!(launch.steps.iter().any(|s| matches!(s, Step::Event { reason: "LaunchTimeout", .. })));
+    assert!(launch.steps.iter().any(|s| matches!(s, BarrierStep::Event { reason: "LaunchTimeout", .. })));
     // Reported once.
     object["status"]["conditions"] =
         json!([{"type": names::LAUNCHED, "status": "False", "message": message}]);
@@ -359,7 +359,7 @@ fn a_launch_that_hangs_says_for_whom() {
         other
     };
     let steps = run(&view(waiting("CrashLoopBackOff")), &ours("1")).steps;
-    let [Step::Condition { is_true: false, message }] = steps.as_slice() else { panic!("{steps:?}") };
+    let [BarrierStep::Condition { is_true: false, message }] = steps.as_slice() else { panic!("{steps:?}") };
     assert!(message.contains("CrashLoopBackOff"), "{message}");
     let mut again = waiting("CrashLoopBackOff");
     again["status"]["conditions"] =
@@ -371,14 +371,14 @@ fn a_launch_that_hangs_says_for_whom() {
     for map in [Map::Missing, Map::Foreign] {
         let steps = run(&view(blocked.clone()), &map).steps;
         assert!(
-            steps.iter().any(|s| matches!(s, Step::Event { reason: "LaunchTimeout", .. })),
+            steps.iter().any(|s| matches!(s, BarrierStep::Event { reason: "LaunchTimeout", .. })),
             "{map:?}: {steps:?}"
         );
     }
     // And withdrawn.
     object["status"]["containerStatuses"] = json!([status("a", "ready")]);
     let steps = run(&view(object.clone()), &ours("1")).steps;
-    assert!(steps.iter().any(|s| matches!(s, Step::Condition { is_true: true, .. })), "{steps:?}");
+    assert!(steps.iter().any(|s| matches!(s, BarrierStep::Condition { is_true: true, .. })), "{steps:?}");
     object["metadata"]["annotations"] = json!({});
     object["status"]["conditions"] = json!([]);
     object["status"]["containerStatuses"] = json!([]);
@@ -467,17 +467,17 @@ fn no_sidecar_starts_once_the_mains_are_done() {
     // The key was published while `main` was running, and the kubelet has not used it.
     let launch = run(&late, &held("main a b"));
     let keys = BTreeSet::from(["g_b".to_owned()]);
-    assert_eq!(launch.steps, [Step::Withdraw { map: "pod-barrier".to_owned(), keys }]);
+    assert_eq!(launch.steps, [BarrierStep::Withdraw { map: "pod-barrier".to_owned(), keys }]);
     assert_eq!(run(&late, &held("main a")), Launch::default(), "once");
     // Those that have run keep their keys: a crash restarts them, also if the ConfigMap is lost.
     let both = job_with_sidecars("0", "running", "143");
     assert_eq!(run(&both, &held("main a b")), Launch::default());
     let keys: BTreeSet<String> = ["g_a", "g_b", "g_main"].map(str::to_owned).into();
-    assert_eq!(run(&both, &Map::Missing).steps, [Step::Create { map: "pod-barrier".to_owned(), keys }]);
+    assert_eq!(run(&both, &Map::Missing).steps, [BarrierStep::Create { map: "pod-barrier".to_owned(), keys }]);
     // `b` waits for what can no longer happen: that does not matter any more, and the pod has not failed.
     let hopeless = job_with_sidecars("0", "3", refused);
     assert_eq!(run(&hopeless, &held("main a")), Launch::default());
     // While a main runs `b` starts.
     let running = job_with_sidecars("running", "running", refused);
-    assert!(matches!(&run(&running, &held("main a")).steps[0], Step::Publish { .. }));
+    assert!(matches!(&run(&running, &held("main a")).steps[0], BarrierStep::Publish { .. }));
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::api::{Progress, Request};
-use crate::decide::oversee::{Agent, Oversight, Step, UNSERVED, ready_entries, stops_begun};
+use crate::decide::oversee::{Agent, Oversight, OverseeStep, UNSERVED, ready_entries, stops_begun};
 use crate::names;
 use crate::view::PodView;
 
@@ -45,13 +45,13 @@ fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight {
     crate::decide::oversee::decide(request, pod, Agent::Unknown, now)
 }
 
-fn steps(request: &Request, pod: Option<&PodView>) -> Vec<Step> {
+fn steps(request: &Request, pod: Option<&PodView>) -> Vec<OverseeStep> {
     decide(request, pod, NOW).steps
 }
 
 fn verdict(request: &Request, pod: Option<&PodView>) -> String {
     match steps(request, pod).as_slice() {
-        [Step::Complete { states, message }] => {
+        [OverseeStep::Complete { states, message }] => {
             // D3, issue 2353 of Kruise: no container is left without a result.
             assert!(states.iter().all(|s| s.phase.is_final()) && states.len() == 2, "{states:?}");
             message.clone()
@@ -75,7 +75,7 @@ fn every_request_gets_a_verdict() {
             r["status"]["containerRecreateStates"] = json!([{"name": "app", "phase": "Succeeded"}]);
         });
         assert!(verdict(&exceeded, Some(&live)).contains("activeDeadlineSeconds of 9"), "CRR-C-13");
-        let Step::Complete { states, .. } = &steps(&exceeded, Some(&live))[0] else { unreachable!() };
+        let OverseeStep::Complete { states, .. } = &steps(&exceeded, Some(&live))[0] else { unreachable!() };
         assert_eq!(
             (states[0].phase, states[1].phase),
             (Progress::Succeeded, Progress::Failed),
@@ -102,7 +102,7 @@ fn an_agent_that_does_not_answer_is_reported() {
         r["status"]["phase"] = json!("");
         r["metadata"]["labels"][names::CRR_NODE] = json!("n");
     });
-    let note = Step::Note("waits for the agent of node n, which has not answered".to_owned());
+    let note = OverseeStep::Note("waits for the agent of node n, which has not answered".to_owned());
     // The request is ten seconds old.
     assert!(decide(&request, Some(&live), NOW).steps.contains(&note));
     let early = decide(&request, Some(&live), NOW - 6_000);
@@ -121,11 +121,11 @@ fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
         crate::decide::oversee::decide(&request, Some(&live), Agent::Absent { since }, NOW).steps
     };
     // The request is ten seconds old.
-    let note = Step::Note("waits for the agent of node n, which is not ready".to_owned());
+    let note = OverseeStep::Note("waits for the agent of node n, which is not ready".to_owned());
     assert!(ask("", NOW - 12_000).contains(&note));
     assert!(ask("Recreating", NOW - 59_000).contains(&note));
-    let message = |steps: Vec<Step>| match steps.as_slice() {
-        [Step::Complete { states, message }] => {
+    let message = |steps: Vec<OverseeStep>| match steps.as_slice() {
+        [OverseeStep::Complete { states, message }] => {
             assert!(states.iter().all(|s| s.phase == Progress::Failed), "{states:?}");
             message.clone()
         }
@@ -147,7 +147,7 @@ fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
     // An agent that exists has as long as the request allows.
     let begun = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:12:00Z"));
     let steps = crate::decide::oversee::decide(&begun, Some(&live), Agent::Ready, NOW).steps;
-    assert!(!steps.iter().any(|s| matches!(s, Step::Complete { .. })), "{steps:?}");
+    assert!(!steps.iter().any(|s| matches!(s, OverseeStep::Complete { .. })), "{steps:?}");
 }
 
 #[test]
@@ -159,11 +159,11 @@ fn a_container_that_is_not_started_again_is_a_result() {
         ]);
     });
     let ended = view("Never", "143", |_| {});
-    let Step::Complete { states, .. } = &steps(&killed, Some(&ended))[0] else { panic!("no verdict") };
+    let OverseeStep::Complete { states, .. } = &steps(&killed, Some(&ended))[0] else { panic!("no verdict") };
     assert_eq!(states[0].phase, Progress::Failed);
     assert_eq!(states[0].message, "stopped, and restartPolicy Never does not start it again");
     let restarts = view("Always", "143", |_| {});
-    assert!(!steps(&killed, Some(&restarts)).iter().any(|s| matches!(s, Step::Complete { .. })));
+    assert!(!steps(&killed, Some(&restarts)).iter().any(|s| matches!(s, OverseeStep::Complete { .. })));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn one_that_is_not_started_again_does_not_hold_up_those_after_it() {
         ]);
     });
     let ended = view("Never", "143", |_| {});
-    let Step::States(states) = &steps(&killed, Some(&ended))[0] else { panic!("the agent is not told") };
+    let OverseeStep::States(states) = &steps(&killed, Some(&ended))[0] else { panic!("the agent is not told") };
     assert_eq!((states[0].phase, states[1].phase), (Progress::Failed, Progress::Pending));
     assert_eq!(states[0].message, "stopped, and restartPolicy Never does not start it again");
 }
@@ -189,7 +189,7 @@ fn a_pod_that_has_ended_is_a_result() {
     }
     // What is only to be stopped may run on in such a pod.
     let stop = request(|r| r["spec"]["strategy"] = json!({"action": "Stop"}));
-    assert!(!steps(&stop, Some(&over)).iter().any(|s| matches!(s, Step::Complete { .. })));
+    assert!(!steps(&stop, Some(&over)).iter().any(|s| matches!(s, OverseeStep::Complete { .. })));
 }
 
 #[test]
@@ -200,14 +200,14 @@ fn a_request_that_waits_for_the_result_is_told() {
         r["spec"]["strategy"] = json!({"action": "Stop"});
     });
     let running = view("Never", "unknown", |_| {});
-    assert!(!steps(&waiting, Some(&running)).contains(&Step::ResultWritten));
+    assert!(!steps(&waiting, Some(&running)).contains(&OverseeStep::ResultWritten));
     let over = view("Never", "unknown", |p| p["status"]["phase"] = json!("Succeeded"));
-    assert!(steps(&waiting, Some(&over)).contains(&Step::ResultWritten));
+    assert!(steps(&waiting, Some(&over)).contains(&OverseeStep::ResultWritten));
     let told = request(|r| {
         r["metadata"]["annotations"] = json!({names::CRR_RESULT_FIRST: "true"});
         r["status"]["conditions"] = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "lastTransitionTime": CREATED, "reason": "", "message": ""}]);
     });
-    assert!(!steps(&told, Some(&over)).contains(&Step::ResultWritten));
+    assert!(!steps(&told, Some(&over)).contains(&OverseeStep::ResultWritten));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_snapshot_is_of_new_instances_only() {
     // CRR-C-09: by instance; a clock that is behind does not matter (issue 895 of Kruise)
     let live = view("Always", "ready", |p| p["status"]["containerStatuses"][0]["restartCount"] = json!(1));
     let found = steps(&request(|_| {}), Some(&live));
-    let [Step::Snapshot(snapshot)] = found.as_slice() else { panic!("{found:?}") };
+    let [OverseeStep::Snapshot(snapshot)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!(snapshot.len(), 1);
     assert_eq!(
         (snapshot[0].name.as_str(), snapshot[0].container_id.as_str(), snapshot[0].ready),
@@ -230,9 +230,9 @@ fn the_snapshot_is_of_new_instances_only() {
     let mut other = snapshot.clone();
     other[0].ready = false;
     let differs = holding(serde_json::to_value(&other).expect("json"));
-    assert_eq!(steps(&differs, Some(&live)), [Step::Snapshot(snapshot.clone())], "CRR-C-03");
+    assert_eq!(steps(&differs, Some(&live)), [OverseeStep::Snapshot(snapshot.clone())], "CRR-C-03");
     let longer = holding(json!([snapshot[0], snapshot[0]]));
-    assert_eq!(steps(&longer, Some(&live)), [Step::Snapshot(snapshot.clone())], "CRR-C-04");
+    assert_eq!(steps(&longer, Some(&live)), [OverseeStep::Snapshot(snapshot.clone())], "CRR-C-04");
     let waiting = view("Always", "waiting:CrashLoopBackOff", |_| {});
     assert_eq!(steps(&stored, Some(&waiting)), []);
 }
@@ -249,7 +249,7 @@ fn the_unready_grace_begins_once() {
     };
     let plain = view("Always", "waiting:x", |_| {});
     let grace = names::CRR_GRACE;
-    let begins = |request: &Request| steps(request, Some(&plain)).contains(&Step::Grace { gated: false });
+    let begins = |request: &Request| steps(request, Some(&plain)).contains(&OverseeStep::Grace { gated: false });
     assert!(begins(&graceful("", "")), "CRR-C-05, CRR-C-10");
     assert!(!begins(&graceful("True", grace)), "CRR-C-06, CRR-C-10");
     assert!(begins(&graceful("False", grace)), "CRR-C-07");
@@ -259,12 +259,12 @@ fn the_unready_grace_begins_once() {
     });
     assert_eq!(
         steps(&graceful("", ""), Some(&gated)),
-        [Step::Lock, Step::Acquire, Step::Grace { gated: true }],
+        [OverseeStep::Lock, OverseeStep::Acquire, OverseeStep::Grace { gated: true }],
         "CRR-23"
     );
     assert_eq!(
         steps(&graceful("", ""), Some(&plain)),
-        [Step::Grace { gated: false }],
+        [OverseeStep::Grace { gated: false }],
         "CRR-23: without the gate the wait remains"
     );
 }
@@ -304,16 +304,16 @@ fn finished_requests_are_tidied_away() {
     };
     assert_eq!(
         finished(true, 0),
-        Oversight { steps: vec![Step::Deactivate], again: Some(Time(NOW.0 + 3_000)) }
+        Oversight { steps: vec![OverseeStep::Deactivate], again: Some(Time(NOW.0 + 3_000)) }
     );
     assert_eq!(finished(false, 2_000), Oversight { steps: vec![], again: Some(Time(NOW.0 + 3_000)) });
-    assert_eq!(finished(false, 3_000), Oversight { steps: vec![Step::Delete], again: None });
+    assert_eq!(finished(false, 3_000), Oversight { steps: vec![OverseeStep::Delete], again: None });
     // CRR-C-16
     let deleting = request(|r| {
         r["metadata"]["deletionTimestamp"] = json!(CREATED);
         r["metadata"]["finalizers"] = json!([names::CRR_UNREADY]);
     });
-    assert_eq!(steps(&deleting, None), [Step::Release, Step::Unlock]);
+    assert_eq!(steps(&deleting, None), [OverseeStep::Release, OverseeStep::Unlock]);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn a_deadline_never_ends_early() {
     let created = NOW - 10_000;
     let ends = |ms: u64| {
         let steps = decide(&request, Some(&live), created + ms).steps;
-        steps.iter().any(|s| matches!(s, Step::Complete { .. }))
+        steps.iter().any(|s| matches!(s, OverseeStep::Complete { .. }))
     };
     assert!(!ends(4_999));
     assert!(ends(5_000));
@@ -348,7 +348,7 @@ fn sidecars_that_end_with_their_pod_have_not_failed() {
         r["status"]["containerRecreateStates"] = json!([{"name": "app", "phase": "Pending"}]);
     });
     let found = steps(&of_terminator, None);
-    let [Step::Complete { states, message }] = found.as_slice() else { panic!("{found:?}") };
+    let [OverseeStep::Complete { states, message }] = found.as_slice() else { panic!("{found:?}") };
     assert!(states.len() == 2 && states.iter().all(|s| s.phase == Progress::Succeeded), "{states:?}");
     assert_eq!(message, "");
     // A request of a user asked for something that did not happen.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
+    Instance, InstanceState, Seen, ServeStep, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
     needs_result, pick, step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
@@ -43,7 +43,7 @@ fn exited(name: &str, number: u32) -> Instance {
     instance(name, number, InstanceState::Exited)
 }
 
-fn next(request: &Request, instances: &[Instance]) -> Step {
+fn next(request: &Request, instances: &[Instance]) -> ServeStep {
     let seen = Seen { result: Some(NOW - 1_000), ..Seen::default() };
     step(request, &["containerd"], instances, seen, NOW)
 }
@@ -51,7 +51,7 @@ fn next(request: &Request, instances: &[Instance]) -> Step {
 /// The states that the next step stores, or else the stored ones.
 fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
     match next(request, instances) {
-        Step::Store { states, .. } | Step::Complete { states, .. } => states,
+        ServeStep::Store { states, .. } | ServeStep::Complete { states, .. } => states,
         _ => request.status.container_recreate_states.clone(),
     }
 }
@@ -61,18 +61,18 @@ fn drive(
     request: &mut Request,
     instances: &mut [Instance],
     mut stop: impl FnMut(&str) -> Result<(), String>,
-) -> (Vec<String>, Step) {
+) -> (Vec<String>, ServeStep) {
     let mut kills = Vec::new();
     for _ in 0..50 {
         match next(request, instances) {
-            Step::Store { phase, states } => {
+            ServeStep::Store { phase, states } => {
                 phase.clone_into(&mut request.status.phase);
                 request.status.container_recreate_states = states;
             }
-            Step::Hook { index, id } => {
+            ServeStep::Hook { index, id } => {
                 request.status.container_recreate_states = hook_done(request, index, &id, &Ok(()));
             }
-            Step::Kill { index, id } => {
+            ServeStep::Kill { index, id } => {
                 kills.push(id.clone());
                 let result = stop(&id);
                 if result.is_ok() {
@@ -137,7 +137,7 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
         json!([{"name": "a", "phase": "Recreating"}]),
         snapshot(true),
     );
-    assert_eq!(next(&slow, &[running("a", 1)]), Step::Wait { ms: Some(2_050) });
+    assert_eq!(next(&slow, &[running("a", 1)]), ServeStep::Wait { ms: Some(2_050) });
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn containers_are_stopped_one_after_the_other() {
     // CRR-D-26, CRR-39: no wait for readiness between them.
     let mut both = request(json!({}), &["a", "b"], json!([]), json!([]));
     let (kills, rest) = drive(&mut both, &mut [running("a", 0), running("b", 0)], |_| Ok(()));
-    assert_eq!((kills, rest), (vec!["a-0".to_owned(), "b-0".to_owned()], Step::Wait { ms: None }));
+    assert_eq!((kills, rest), (vec!["a-0".to_owned(), "b-0".to_owned()], ServeStep::Wait { ms: None }));
     // CRR-D-27: ordered, the second waits until the first has succeeded.
     let mut ordered = request(json!({"orderedRecreate": true}), &["a", "b"], json!([]), json!([]));
     let mut instances = vec![running("a", 0), running("b", 0)];
@@ -164,7 +164,7 @@ fn a_stop_that_fails_ends_the_request_or_not() {
     let mut strict = request(json!({"failurePolicy": "Fail"}), &["a", "b"], json!([]), json!([]));
     let (kills, rest) = drive(&mut strict, &mut [running("a", 0), running("b", 0)], fails);
     assert_eq!(kills, ["a-0"]);
-    let Step::Complete { states, message } = rest else { panic!("{rest:?}") };
+    let ServeStep::Complete { states, message } = rest else { panic!("{rest:?}") };
     assert_eq!((states[0].phase, message.as_str()), (Progress::Failed, "container a failed: no"));
     assert_eq!(states[1].phase, Progress::Failed, "D3: no container is left without a result");
     let mut lax = request(json!({"failurePolicy": "Ignore"}), &["a", "b"], json!([]), json!([]));
@@ -224,7 +224,7 @@ fn ids_that_are_not_ours_end_the_request() {
             target.status_context.as_mut().expect("a context").container_id = (*id).to_owned();
         }
         match next(&request, &[]) {
-            Step::Complete { message, .. } => message,
+            ServeStep::Complete { message, .. } => message,
             other => panic!("{ids:?}: {other:?}"),
         }
     };
@@ -247,10 +247,10 @@ fn force_stops_once_whatever_happens_to_the_agent() {
     // The agent crashes between the stop and recording it: the id was recorded before.
     let mut crashed = request(json!({"forceRecreate": true}), &["a"], json!([]), json!([]));
     let before = [running("a", 0)];
-    while let Step::Store { states, .. } = next(&crashed, &before) {
+    while let ServeStep::Store { states, .. } = next(&crashed, &before) {
         crashed.status.container_recreate_states = states;
     }
-    assert_eq!(next(&crashed, &before), Step::Kill { index: 0, id: "a-0".to_owned() });
+    assert_eq!(next(&crashed, &before), ServeStep::Kill { index: 0, id: "a-0".to_owned() });
     let (kills, _) = drive(&mut crashed, &mut [exited("a", 0), running("a", 1)], |_| Ok(()));
     assert_eq!(kills, Vec::<String>::new());
 }
@@ -260,18 +260,18 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     let mut hooked = request(json!({}), &["a"], json!([]), json!([]));
     hooked.spec.containers[0].pre_stop = serde_json::from_value(json!({"sleep": {"seconds": 1}})).ok();
     let instances = [running("a", 0)];
-    while let Step::Store { states, .. } = next(&hooked, &instances) {
+    while let ServeStep::Store { states, .. } = next(&hooked, &instances) {
         hooked.status.container_recreate_states = states;
     }
     let id = "a-0".to_owned();
-    assert_eq!(next(&hooked, &instances), Step::Hook { index: 0, id: id.clone() });
+    assert_eq!(next(&hooked, &instances), ServeStep::Hook { index: 0, id: id.clone() });
     // Recorded before it is run: an agent that takes over does not know how far it got, and does not run it again.
     let mut killed_in_it = hooked.clone();
     killed_in_it.status.container_recreate_states = hook_begun(&hooked, 0, &id);
-    let Step::Store { states, .. } = next(&killed_in_it, &instances) else { panic!("run again") };
+    let ServeStep::Store { states, .. } = next(&killed_in_it, &instances) else { panic!("run again") };
     assert!(states[0].pre_stop_error.contains("not known"), "which is said: {states:?}");
     killed_in_it.status.container_recreate_states = states;
-    assert_eq!(next(&killed_in_it, &instances), Step::Kill { index: 0, id: id.clone() });
+    assert_eq!(next(&killed_in_it, &instances), ServeStep::Kill { index: 0, id: id.clone() });
     // Recorded before the stop: an agent that takes over continues from there.
     let failed = hook_done(&hooked, 0, &id, &Err("exit code 7".to_owned()));
     assert!(
@@ -284,13 +284,13 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     assert!(error.starts_with("failed to exec: ") && error.ends_with(": no such file"), "{error}");
     assert_eq!(error.chars().count(), 200);
     hooked.status.container_recreate_states = hook_done(&hooked, 0, &id, &Ok(()));
-    assert_eq!(next(&hooked, &instances), Step::Kill { index: 0, id });
+    assert_eq!(next(&hooked, &instances), ServeStep::Kill { index: 0, id });
     // A record about another instance does not apply to this one.
     assert_eq!(hook_done(&hooked, 0, "a-1", &Ok(())), hooked.status.container_recreate_states);
     let mut without_grace = hooked.clone();
     without_grace.status.container_recreate_states[0].pre_stop_done = false;
     without_grace.spec.strategy = serde_json::from_value(json!({"terminationGracePeriodSeconds": 0})).ok();
-    assert!(matches!(next(&without_grace, &instances), Step::Kill { .. }), "CRR-40: no grace, no hook");
+    assert!(matches!(next(&without_grace, &instances), ServeStep::Kill { .. }), "CRR-40: no grace, no hook");
 }
 
 #[test]
@@ -303,14 +303,14 @@ fn the_last_container_waits_for_the_pods_result() {
     let mut instances = [running("a", 0), running("b", 0)];
     assert!(!needs_result(&stop));
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
-    assert_eq!((kills, rest), (vec!["a-0".to_owned()], Step::Wait { ms: None }));
+    assert_eq!((kills, rest), (vec!["a-0".to_owned()], ServeStep::Wait { ms: None }));
     assert!(needs_result(&stop), "its hook has run, and it is about to be stopped");
     let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
     stop.status.conditions = serde_json::from_value(condition).expect("a condition");
     assert!(needs_result(&stop), "it is written again if a kubelet takes it away");
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!(kills, ["b-0"]);
-    assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
+    assert!(matches!(rest, ServeStep::Complete { .. }), "{rest:?}");
     assert!(!needs_result(&stop), "it is stopped");
 }
 
@@ -326,7 +326,7 @@ fn containers_without_an_order_wait_for_the_result_together() {
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!(
         (kills, rest),
-        (vec![], Step::Wait { ms: None }),
+        (vec![], ServeStep::Wait { ms: None }),
         "every hook has run, and nothing is stopped"
     );
     assert!(stop.status.container_recreate_states.iter().all(|s| s.pre_stop_done));
@@ -336,7 +336,7 @@ fn containers_without_an_order_wait_for_the_result_together() {
     assert_eq!(stopped_together(&stop, 0, "a-0"), [(0, "a-0".to_owned()), (1, "b-0".to_owned())]);
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!(kills, ["a-0", "b-0"]);
-    assert!(matches!(rest, Step::Complete { .. }), "{rest:?}");
+    assert!(matches!(rest, ServeStep::Complete { .. }), "{rest:?}");
     // A request of a user stops one at a time.
     let user = request(json!({}), &["a", "b"], json!([]), json!([]));
     assert_eq!(stopped_together(&user, 0, "a-0"), [(0, "a-0".to_owned())]);
@@ -348,7 +348,7 @@ fn a_stop_is_done_when_the_container_is_gone() {
     let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
     let (kills, rest) = drive(&mut stop, &mut [running("a", 3), exited("b", 0)], |_| Ok(()));
     assert_eq!(kills, ["a-3"], "what runs now is stopped, whichever instance it is");
-    let Step::Complete { states, .. } = rest else { panic!("{rest:?}") };
+    let ServeStep::Complete { states, .. } = rest else { panic!("{rest:?}") };
     assert!(states.iter().all(|s| s.phase == Progress::Succeeded), "{states:?}");
 }
 
@@ -356,7 +356,7 @@ fn a_stop_is_done_when_the_container_is_gone() {
 fn the_unready_grace_is_waited_for() {
     // CRR-34, CRR-E-07: by the agent's own clock only (D2)
     let mut request = request(json!({"unreadyGracePeriodSeconds": 5}), &["a"], json!([]), json!([]));
-    assert_eq!(next(&request, &[running("a", 0)]), Step::Wait { ms: None });
+    assert_eq!(next(&request, &[running("a", 0)]), ServeStep::Wait { ms: None });
     let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
     request.status.conditions = serde_json::from_value(condition).expect("a condition");
     let seen = |at: Time| {
@@ -368,8 +368,8 @@ fn the_unready_grace_is_waited_for() {
             NOW,
         )
     };
-    assert_eq!(seen(NOW - 1_000), Step::Wait { ms: Some(4_000) });
-    assert!(matches!(seen(NOW - 5_000), Step::Store { .. }));
+    assert_eq!(seen(NOW - 1_000), ServeStep::Wait { ms: Some(4_000) });
+    assert!(matches!(seen(NOW - 5_000), ServeStep::Store { .. }));
 }
 
 #[test]
@@ -377,19 +377,19 @@ fn work_begins_with_saying_so() {
     // CRR-33
     let mut request = request(json!({}), &["a"], json!([]), json!([]));
     request.status.phase.clear();
-    let Step::Store { phase: "Recreating", states } = next(&request, &[running("a", 0)]) else {
+    let ServeStep::Store { phase: "Recreating", states } = next(&request, &[running("a", 0)]) else {
         panic!("it must be said")
     };
     // With what is stopped first: the container waits for one write, not for three.
     assert_eq!((states[0].phase, states[0].killed_container_id.as_str()), (Progress::Pending, "a-0"));
     request.status.phase = "Recreating".to_owned();
     request.status.container_recreate_states = states;
-    assert_eq!(next(&request, &[running("a", 0)]), Step::Kill { index: 0, id: "a-0".to_owned() });
+    assert_eq!(next(&request, &[running("a", 0)]), ServeStep::Kill { index: 0, id: "a-0".to_owned() });
     // The operator makes the pod unready first.
     request.spec.strategy = serde_json::from_value(json!({"unreadyGracePeriodSeconds": 5})).ok();
     request.status.phase.clear();
     request.status.container_recreate_states.clear();
-    assert_eq!(next(&request, &[running("a", 0)]), Step::Store { phase: "Recreating", states: vec![] });
+    assert_eq!(next(&request, &[running("a", 0)]), ServeStep::Store { phase: "Recreating", states: vec![] });
 }
 
 #[test]
@@ -410,18 +410,18 @@ fn the_kubelet_has_time_to_see_the_result_before_the_last_stop() {
         let at = |request: &Request, result: Option<Time>| {
             step(request, &["containerd"], &[running("a", 0)], Seen { result, ..Seen::default() }, NOW)
         };
-        assert_eq!(at(&request, None), Step::Wait { ms: None }, "there is no result yet");
+        assert_eq!(at(&request, None), ServeStep::Wait { ms: None }, "there is no result yet");
         let condition = json!([{"type": names::CRR_RESULT_WRITTEN, "status": "True", "reason": "", "message": "", "lastTransitionTime": "2023-11-14T22:13:20Z"}]);
         request.status.conditions = serde_json::from_value(condition).expect("a condition");
-        assert_eq!(at(&request, Some(NOW - 100)), Step::Wait { ms: Some(900) });
-        assert_eq!(at(&request, Some(NOW - 1_000)), Step::Kill { index: 0, id: "a-0".to_owned() });
+        assert_eq!(at(&request, Some(NOW - 100)), ServeStep::Wait { ms: Some(900) });
+        assert_eq!(at(&request, Some(NOW - 1_000)), ServeStep::Kill { index: 0, id: "a-0".to_owned() });
         // Where it came at once the kubelet has heard of it too: the sidecar is told to stop now.
         let after = |ms: u64| {
             let seen = Seen { asked: Some(NOW - ms), result: Some(NOW), ..Seen::default() };
             step(&request, &["containerd"], &[running("a", 0)], seen, NOW)
         };
-        assert_eq!(after(300), Step::Kill { index: 0, id: "a-0".to_owned() });
-        assert_eq!(after(301), Step::Wait { ms: Some(1_000) });
+        assert_eq!(after(300), ServeStep::Kill { index: 0, id: "a-0".to_owned() });
+        assert_eq!(after(301), ServeStep::Wait { ms: Some(1_000) });
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::decide::terminate::{
-    Class, Node, Past, ResultTime, Step, attempt_of, class, decide, delayed_until, ends_by_kubelet,
+    Class, Node, Past, ResultTime, TerminateStep, attempt_of, class, decide, delayed_until, ends_by_kubelet,
     is_of_interest, keep_result, outlook, own_grace_seconds, request_name,
 };
 use crate::view::PodView;
@@ -39,17 +39,17 @@ fn view(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> PodView
     PodView::always(&pod(object(policy, phase, containers)), NOW).expect("a pod")
 }
 
-fn stopped(steps: &[Step]) -> Vec<String> {
+fn stopped(steps: &[TerminateStep]) -> Vec<String> {
     let stops = steps.iter().find_map(|s| match s {
-        Step::Stop { containers, .. } => Some(containers.clone()),
+        TerminateStep::Stop { containers, .. } => Some(containers.clone()),
         _ => None,
     });
     stops.unwrap_or_default()
 }
 
-fn phase(steps: &[Step]) -> Option<&'static str> {
+fn phase(steps: &[TerminateStep]) -> Option<&'static str> {
     steps.iter().find_map(|s| match s {
-        Step::End { phase, .. } => Some(*phase),
+        TerminateStep::End { phase, .. } => Some(*phase),
         _ => None,
     })
 }
@@ -218,7 +218,7 @@ fn images_are_replaced_on_virtual_nodes() {
     for (id, policy, containers, swaps) in rows {
         let steps = decide(&view(policy, "Running", containers), Node::Virtual, &[], NOW);
         let swapped = steps.iter().find_map(|s| match s {
-            Step::Swap(list) => Some(list.len()),
+            TerminateStep::Swap(list) => Some(list.len()),
             _ => None,
         });
         assert_eq!(swapped.unwrap_or(0), *swaps, "{id}: {steps:?}");
@@ -288,7 +288,7 @@ fn sidecars_with_an_image_only_are_stopped_by_an_agent() {
     for policy in ["Never", "OnFailure"] {
         let steps = decide(&view(policy, "Running", &containers), Node::Machine, &[], NOW);
         assert_eq!(stopped(&steps), ["s", "w"], "{steps:?}");
-        assert!(!steps.iter().any(|s| matches!(s, Step::Swap(_) | Step::End { .. })), "{steps:?}");
+        assert!(!steps.iter().any(|s| matches!(s, TerminateStep::Swap(_) | TerminateStep::End { .. })), "{steps:?}");
     }
 }
 
@@ -306,7 +306,7 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
     let view = PodView::always(&pod(object), NOW).expect("a pod");
     let first = past(1, true, &[("s", "containerd://s-0")]);
     let steps = decide(&view, Node::Machine, std::slice::from_ref(&first), NOW);
-    assert!(matches!(&steps[0], Step::Stop { attempt: 2, .. }), "{steps:?}");
+    assert!(matches!(&steps[0], TerminateStep::Stop { attempt: 2, .. }), "{steps:?}");
     // Not while a request is in progress.
     assert_eq!(decide(&view, Node::Machine, &[first.clone(), past(2, false, &[])], NOW), []);
     // And not forever: setting the phase ends it.
@@ -350,7 +350,7 @@ fn the_result_is_that_of_the_mains() {
         assert_eq!(stopped(&steps), Vec::<String>::new());
     }
     let steps = decide(&view_of("Never", "0", "running"), Node::Machine, &[], NOW);
-    assert!(matches!(&steps[0], Step::Stop { result: ResultTime::BeforeLastStop, .. }), "{steps:?}");
+    assert!(matches!(&steps[0], TerminateStep::Stop { result: ResultTime::BeforeLastStop, .. }), "{steps:?}");
     // Unless the author wants exit codes to count (ST-18).
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "143")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
@@ -359,7 +359,7 @@ fn the_result_is_that_of_the_mains() {
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
     let steps = decide(&PodView::always(&pod(counting), NOW).expect("a pod"), Node::Machine, &[], NOW);
-    assert!(matches!(&steps[0], Step::Stop { result: ResultTime::ByKubelet, .. }), "{steps:?}");
+    assert!(matches!(&steps[0], TerminateStep::Stop { result: ResultTime::ByKubelet, .. }), "{steps:?}");
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
     let other = [("other", "containerd://other-0")];
     let steps = decide(&view_of("kill"), Node::Machine, &ending(&other), NOW);
     assert!(
-        matches!(&steps[..], [Step::End { phase: "Failed", message }] if message.contains("`s` had failed by itself")),
+        matches!(&steps[..], [TerminateStep::End { phase: "Failed", message }] if message.contains("`s` had failed by itself")),
         "{steps:?}"
     );
     // Its exit code is ignored, or it was being stopped: also before its request says that it is.
@@ -418,11 +418,11 @@ fn a_node_without_an_agent_does_not_keep_the_pod() {
     let view_of = |marks| view("Never", "Running", &[("main", "", "0"), ("s", marks, "running")]);
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::Machine, &unserved, NOW);
-    assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
+    assert!(matches!(&steps[0], TerminateStep::Swap(_)), "{steps:?}");
     // Where no agent is installed, no request is made first.
     assert_eq!(phase(&decide(&view_of("kill"), Node::WithoutAgent, &[], NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::WithoutAgent, &[], NOW);
-    assert!(matches!(&steps[0], Step::Swap(_)), "{steps:?}");
+    assert!(matches!(&steps[0], TerminateStep::Swap(_)), "{steps:?}");
     assert_eq!(stopped(&steps), Vec::<String>::new());
 }
 
@@ -439,7 +439,7 @@ fn what_started_last_stops_first() {
         env.push(super::barrier_env(&format!("p_{level}")));
     }
     let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
-    let Step::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
+    let TerminateStep::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
     assert_eq!((containers.as_slice(), *ordered), (["log".to_owned(), "mesh".to_owned()].as_slice(), true));
 }
 
@@ -463,7 +463,7 @@ fn sidecars_that_would_be_restarted_are_stopped_together() {
             object["spec"]["containers"][c]["restartPolicy"] = json!("OnFailure");
         }
         let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
-        let Step::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
+        let TerminateStep::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
         assert_eq!(containers, &["log", "mesh"], "their hooks run in this order");
         *ordered
     };
@@ -486,7 +486,7 @@ fn mixed_classes_have_requests_of_their_own() {
     let steps = decide(&view, Node::Machine, &done, NOW);
     assert_eq!(phase(&steps), Some("Succeeded"));
     assert!(
-        steps.iter().any(|s| matches!(s, Step::Stop { attempt: 2, containers, .. } if *containers == ["s2"])),
+        steps.iter().any(|s| matches!(s, TerminateStep::Stop { attempt: 2, containers, .. } if *containers == ["s2"])),
         "{steps:?}"
     );
     assert_eq!(request_name("u-1", 1), "sidecar-termination-u-1", "ST-13");

@@ -9,7 +9,7 @@ use outrigger_lifecycle::{
 };
 use outrigger_manifest::convert::ConvertError;
 use outrigger_manifest::{SourceFile, check};
-use outrigger_simulate::{Options, Rng, Scenario, Script, Simulator, Span, Watch, random};
+use outrigger_simulate::{Options, Rng, Scenario, Script, ScriptDuration, Simulator, Watch, random};
 use serde_json::{Value, json};
 
 use crate::input::ReadArgs;
@@ -190,7 +190,7 @@ fn holds(result: &Converted, what: &str) {
         return;
     }
     let mut scenario = Scenario::new(&result.after, &Script::default()).expect("an empty script fits");
-    scenario.stop_at(Span::seconds(60), None);
+    scenario.stop_at(ScriptDuration::seconds(60), None);
     let mut engine = outrigger_lifecycle::Engine::new(result.after.clone(), Time(0));
     let mut judge = Judge { before: &result.before, what };
     Simulator::new().run(&mut engine, &scenario, 1, &Options::default(), &mut judge);

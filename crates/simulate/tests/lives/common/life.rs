@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outrigger_lifecycle::{Engine, Plan, PodInput, Time};
 use outrigger_simulate::invariants::{Checker, Violation};
 use outrigger_simulate::random::{self, Trouble};
-use outrigger_simulate::{Decider, Options, Rng, Scenario, Script, Simulator, Span, Summary, Tape};
+use outrigger_simulate::{Decider, Options, Rng, Scenario, Script, ScriptDuration, Simulator, Summary, Tape};
 
 /// A pod, the behaviour of its containers, and the seed of the faults.
 pub struct Case {
@@ -95,16 +95,16 @@ impl Case {
         let last = self.updates.last().map_or(&self.plan, |(_, plan)| plan);
         let mut scenario = Scenario::new(last, &self.script).expect("a random script fits its pod");
         for (at, plan) in &self.updates {
-            scenario.update_at(Span(*at), plan.clone());
+            scenario.update_at(ScriptDuration(*at), plan.clone());
         }
         for &(at, container) in &self.restarts {
-            scenario.restart_at(Span(at), container);
+            scenario.restart_at(ScriptDuration(at), container);
         }
         scenario
     }
 
     pub fn options() -> Options {
-        Options { horizon: Span::seconds(3_600), stop_endless_at: None, ..Options::default() }
+        Options { horizon: ScriptDuration::seconds(3_600), stop_endless_at: None, ..Options::default() }
     }
 
     /// Plays it with the given decider; returns the broken promises.

@@ -9,37 +9,37 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A duration in milliseconds. In a script: seconds as a number (`1.5`), text with units (`1m30s`, `250ms`),
 /// or `forever`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub u64);
+pub struct ScriptDuration(pub u64);
 
-impl Span {
+impl ScriptDuration {
     /// Longer than any simulation.
-    pub const FOREVER: Span = Span(u64::MAX);
+    pub const FOREVER: ScriptDuration = ScriptDuration(u64::MAX);
 
     /// Milliseconds.
-    pub const fn ms(ms: u64) -> Span {
-        Span(ms)
+    pub const fn ms(ms: u64) -> ScriptDuration {
+        ScriptDuration(ms)
     }
 
     /// Seconds.
-    pub const fn seconds(seconds: u64) -> Span {
-        Span(seconds * 1_000)
+    pub const fn seconds(seconds: u64) -> ScriptDuration {
+        ScriptDuration(seconds * 1_000)
     }
 
     /// Parses a duration such as `1m30s`, or `forever`.
-    pub fn parse(text: &str) -> Option<Span> {
+    pub fn parse(text: &str) -> Option<ScriptDuration> {
         if text == "forever" {
-            return Some(Span::FOREVER);
+            return Some(ScriptDuration::FOREVER);
         }
-        duration_ms(text).map(Span)
+        duration_ms(text).map(ScriptDuration)
     }
 
-    fn from_ms(ms: f64) -> Option<Span> {
+    fn from_ms(ms: f64) -> Option<ScriptDuration> {
         // A hundred years is more than anyone simulates, and keeps sums far from overflow.
-        (0.0..3.2e12).contains(&ms).then(|| Span(ms.round() as u64))
+        (0.0..3.2e12).contains(&ms).then(|| ScriptDuration(ms.round() as u64))
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for ScriptDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             u64::MAX => f.write_str("forever"),
@@ -49,36 +49,38 @@ impl fmt::Display for Span {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for ScriptDuration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for ScriptDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl Visitor<'_> for Reader {
-            type Value = Span;
+            type Value = ScriptDuration;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("seconds as a number, text such as \"1m30s\" or \"250ms\", or \"forever\"")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
-                Span::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            fn visit_str<E: Error>(self, text: &str) -> Result<ScriptDuration, E> {
+                ScriptDuration::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
             }
 
-            fn visit_f64<E: Error>(self, s: f64) -> Result<Span, E> {
-                Span::from_ms(s * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Float(s), &self))
+            fn visit_f64<E: Error>(self, s: f64) -> Result<ScriptDuration, E> {
+                ScriptDuration::from_ms(s * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Float(s), &self))
             }
 
-            fn visit_u64<E: Error>(self, s: u64) -> Result<Span, E> {
-                Span::from_ms(s as f64 * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(s), &self))
+            fn visit_u64<E: Error>(self, s: u64) -> Result<ScriptDuration, E> {
+                ScriptDuration::from_ms(s as f64 * 1e3)
+                    .ok_or_else(|| E::invalid_value(Unexpected::Unsigned(s), &self))
             }
 
-            fn visit_i64<E: Error>(self, s: i64) -> Result<Span, E> {
-                Span::from_ms(s as f64 * 1e3).ok_or_else(|| E::invalid_value(Unexpected::Signed(s), &self))
+            fn visit_i64<E: Error>(self, s: i64) -> Result<ScriptDuration, E> {
+                ScriptDuration::from_ms(s as f64 * 1e3)
+                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(s), &self))
             }
         }
         deserializer.deserialize_any(Reader)
@@ -104,9 +106,9 @@ mod tests {
             ("s", None),
             ("-1s", None),
         ] {
-            assert_eq!(Span::parse(text).map(|s| s.0), ms, "{text}");
+            assert_eq!(ScriptDuration::parse(text).map(|s| s.0), ms, "{text}");
         }
-        let read = |json| serde_json::from_str::<Span>(json).map(|s| s.0).ok();
+        let read = |json| serde_json::from_str::<ScriptDuration>(json).map(|s| s.0).ok();
         assert_eq!(
             (read("2"), read("0.25"), read("-1"), read("\"3s\"")),
             (Some(2_000), Some(250), None, Some(3_000))
