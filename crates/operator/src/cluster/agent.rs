@@ -27,8 +27,9 @@ use super::server::{AgentPage, serve_agent_page};
 use super::{Error, connect, now};
 use crate::api::Request;
 use crate::decide::serve::{
-    Instance, InstanceState, Seen, Step, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
-    needs_result, pick, queued_message, step, stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, ServeStep, hook_begun, hook_done, hook_seconds, killed,
+    killed_after_verdict, needs_result, pick, queued_message, step, stop_seconds, stopped_together,
+    stops_after_verdict,
 };
 use crate::names;
 
@@ -288,7 +289,7 @@ impl Agent {
             let instances = self.instances(&request, &uid).await?;
             let next = step(&request, &[&runtime], &instances, self.seen_in(&request), now());
             match next {
-                Step::Store { phase, states } => {
+                ServeStep::Store { phase, states } => {
                     let patch = json!({
                         "metadata": {"resourceVersion": request.metadata.resource_version},
                         // It does not wait any more.
@@ -296,7 +297,7 @@ impl Agent {
                     });
                     request = write(api, &name, patch).await?;
                 }
-                Step::Hook { index, id } => {
+                ServeStep::Hook { index, id } => {
                     let stop = Stop { request: &request, index, id: &id, uid: &uid };
                     // An earlier request may have begun it, and have ended since.
                     let begun = lock(&self.hooks).get(&id).copied();
@@ -327,7 +328,7 @@ impl Agent {
                     }
                     return written.map(|_| Some(Duration::ZERO));
                 }
-                Step::Kill { index, id } => {
+                ServeStep::Kill { index, id } => {
                     let stops = stopped_together(&request, index, &id).into_iter().map(|(index, id)| {
                         let took = match lock(&self.hooks).remove(&id) {
                             Some(Hook::Done(took)) => took,
@@ -353,12 +354,12 @@ impl Agent {
                     }
                     return Ok(Some(Duration::ZERO));
                 }
-                Step::Complete { states, message } => {
+                ServeStep::Complete { states, message } => {
                     complete(api, &request, &states, &message).await?;
                     lock(&self.requests).remove(&key_of(&request));
                     return Ok(Some(Duration::ZERO));
                 }
-                Step::Wait { ms } => {
+                ServeStep::Wait { ms } => {
                     let wait = ms.map_or(POLL, |ms| Duration::from_millis(ms).min(RESYNC));
                     return Ok(Some(wait));
                 }

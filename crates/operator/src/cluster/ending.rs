@@ -13,7 +13,7 @@ use super::{Error, has_code, now};
 use crate::api::{Progress, Request, Spec, Strategy, Target};
 use crate::decide::serve::needs_result;
 use crate::decide::terminate::{
-    Past, ResultTime, Step, attempt_of, decide, delayed_until, ends_by_kubelet, own_grace_seconds,
+    Past, ResultTime, TerminateStep, attempt_of, decide, delayed_until, ends_by_kubelet, own_grace_seconds,
     request_name,
 };
 use crate::names;
@@ -34,12 +34,12 @@ pub(crate) async fn reconcile(cx: &Context, view: &PodView) -> Result<Option<Tim
     let ends_by_kubelet = ends_by_kubelet(&steps, &past);
     for step in steps {
         match step {
-            Step::Swap(swaps) => swap(cx, view, swaps).await?,
-            Step::Stop { attempt, containers, ordered, result } => {
+            TerminateStep::Swap(swaps) => swap(cx, view, swaps).await?,
+            TerminateStep::Stop { attempt, containers, ordered, result } => {
                 stop(cx, view, attempt, containers, ordered, result).await?;
                 cx.metrics.terminations.add_one();
             }
-            Step::End { phase, message } => {
+            TerminateStep::End { phase, message } => {
                 let condition = json!({
                     "type": names::SIDECAR_TERMINATED, "status": "True", "reason": "MainsDone",
                     "message": message, "lastTransitionTime": seconds(),
@@ -51,7 +51,7 @@ pub(crate) async fn reconcile(cx: &Context, view: &PodView) -> Result<Option<Tim
                     wake_for_result(cx, view).await?;
                 }
             }
-            Step::Event { is_warning, message } => {
+            TerminateStep::Event { is_warning, message } => {
                 cx.events.tell(view, is_warning, "SidecarTerminator", &message)
             }
         }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::controllers::Context;
 use super::store::MapView;
 use super::{Error, has_code, now};
-use crate::decide::barrier::{FOREIGN_AGAIN_MS, Map, Memory, Step, decide, map_name};
+use crate::decide::barrier::{BarrierStep, FOREIGN_AGAIN_MS, Map, Memory, decide, map_name};
 use crate::decide::explain;
 use crate::key::OPEN;
 use crate::names;
@@ -28,7 +28,7 @@ pub(crate) async fn reconcile(
     let Some(name) = map_name(view) else {
         let launch = decide(view, &Map::Missing, Memory::default(), now());
         for step in launch.steps {
-            if let Step::Event { is_warning, reason, message } = step {
+            if let BarrierStep::Event { is_warning, reason, message } = step {
                 cx.events.tell(view, is_warning, reason, &message);
             }
         }
@@ -47,23 +47,23 @@ pub(crate) async fn reconcile(
     // Why the ConfigMap cannot be written. What is reported is reported all the same: that is when it is needed.
     let mut blocked: Option<Result<Option<Time>, Error>> = None;
     for step in launch.steps {
-        if blocked.is_some() && !matches!(step, Step::Condition { .. } | Step::Event { .. }) {
+        if blocked.is_some() && !matches!(step, BarrierStep::Condition { .. } | BarrierStep::Event { .. }) {
             continue;
         }
         match step {
-            Step::Create { map, keys } => {
+            BarrierStep::Create { map, keys } => {
                 blocked = unwritten(create(cx, view, &map, keys.iter()).await, 0);
                 if blocked.is_none() {
                     cx.metrics.publish_seconds.observe(since.elapsed());
                     tell_opened(cx, view, &keys);
                 }
             }
-            Step::Replace { map, keys } => {
+            BarrierStep::Replace { map, keys } => {
                 let version = held.as_ref().map(|held| held.version.clone());
                 replace(cx, view, &map, keys.iter(), version).await?;
                 tell_opened(cx, view, &keys);
             }
-            Step::Publish { map, keys } => {
+            BarrierStep::Publish { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
                 blocked = unwritten(publish(cx, view, &map, keys.iter(), &uid).await, FOREIGN_AGAIN_MS);
                 if blocked.is_some() {
@@ -81,11 +81,11 @@ pub(crate) async fn reconcile(
                     *held = Memory { published_at: Some(now()), ..Memory::default() };
                 });
             }
-            Step::Withdraw { map, keys } => {
+            BarrierStep::Withdraw { map, keys } => {
                 let uid = held.as_ref().map(|held| held.uid.clone()).unwrap_or_default();
                 withdraw(cx, view, &map, keys.iter(), &uid).await?;
             }
-            Step::Annotate { completed } => {
+            BarrierStep::Annotate { completed } => {
                 let is_first = completed && !view.completed && memory.completed_at.is_none();
                 cx.store.update_memory(&key, |held| {
                     held.wakes = if held.woken_at.is_some() { held.wakes + 1 } else { 0 };
@@ -99,9 +99,9 @@ pub(crate) async fn reconcile(
                     cx.metrics.launch_seconds.observe(std::time::Duration::from_millis(took));
                 }
             }
-            Step::Fail { message } => fail(cx, view, &message).await?,
-            Step::Condition { is_true, message } => condition(cx, view, is_true, &message).await?,
-            Step::Event { is_warning, reason, message } => {
+            BarrierStep::Fail { message } => fail(cx, view, &message).await?,
+            BarrierStep::Condition { is_true, message } => condition(cx, view, is_true, &message).await?,
+            BarrierStep::Event { is_warning, reason, message } => {
                 if reason == "LaunchTimeout" {
                     cx.metrics.launch_timeouts.add_one();
                 }

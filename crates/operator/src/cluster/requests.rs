@@ -11,7 +11,7 @@ use super::events::Subject;
 use super::launch::{patch_status, seconds};
 use super::{Error, has_code, now};
 use crate::api::{Progress, RecreateState, Request};
-use crate::decide::oversee::{Step, decide, ready_entries, stops_begun};
+use crate::decide::oversee::{OverseeStep, decide, ready_entries, stops_begun};
 use crate::names;
 use crate::view::PodView;
 
@@ -50,12 +50,12 @@ async fn carry_out(
     api: &Api<Request>,
     request: &Request,
     pod: Option<&PodView>,
-    step: Step,
+    step: OverseeStep,
 ) -> Result<(), Error> {
     let name = request.metadata.name.clone().unwrap_or_default();
     let version = &request.metadata.resource_version;
     match step {
-        Step::Release => {
+        OverseeStep::Release => {
             let uid = request.label(names::CRR_POD_UID);
             let pods: Api<Pod> =
                 Api::namespaced(cx.client.clone(), request.metadata.namespace.as_deref().unwrap_or_default());
@@ -69,34 +69,34 @@ async fn carry_out(
                 None => Ok(()),
             }
         }
-        Step::Unlock => {
+        OverseeStep::Unlock => {
             let left: Vec<&String> =
                 request.metadata.finalizers.iter().flatten().filter(|f| *f != names::CRR_UNREADY).collect();
             let patch = json!({"metadata": {"finalizers": left, "resourceVersion": version}});
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
-        Step::Deactivate => {
+        OverseeStep::Deactivate => {
             tell_stops(cx, request);
             tell_verdict(cx, request);
             let patch = json!({"metadata": {"labels": {names::CRR_ACTIVE: Value::Null}}});
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
-        Step::Delete => {
+        OverseeStep::Delete => {
             let uid = request.metadata.uid.clone();
             let only = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
             write(api.delete(&name, &only).await.map(|_| ()), &name)
         }
-        Step::Lock => {
+        OverseeStep::Lock => {
             let mut finalizers = request.metadata.finalizers.clone().unwrap_or_default();
             finalizers.push(names::CRR_UNREADY.to_owned());
             let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
             write(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
         }
-        Step::Acquire => match pod {
+        OverseeStep::Acquire => match pod {
             Some(view) => set_ready(cx, view, request, true).await,
             None => Ok(()),
         },
-        Step::Grace { gated } => {
+        OverseeStep::Grace { gated } => {
             let message = match gated {
                 true => "the pod was made unready".to_owned(),
                 false => format!("the pod has no readiness gate {}: it stays ready", names::POD_READY),
@@ -105,7 +105,7 @@ async fn carry_out(
             let conditions = with_condition(request, condition);
             patch_request(api, &name, json!({"conditions": conditions})).await
         }
-        Step::ResultWritten => {
+        OverseeStep::ResultWritten => {
             let condition =
                 condition(names::CRR_RESULT_WRITTEN, "True", "PodIsOver", "the pod has its result");
             let conditions = with_condition(request, condition);
@@ -114,21 +114,21 @@ async fn carry_out(
             let patch = Patch::Merge(patch);
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
         }
-        Step::Note(message) => {
+        OverseeStep::Note(message) => {
             let patch = json!({"metadata": {"resourceVersion": version}, "status": {"message": message}});
             let patch = Patch::Merge(patch);
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
         }
-        Step::States(states) => {
+        OverseeStep::States(states) => {
             // With the version: the agent writes them as well.
             let patch = json!({"metadata": {"resourceVersion": version}, "status": {"containerRecreateStates": states}});
             let patch = Patch::Merge(patch);
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
         }
-        Step::Snapshot(snapshot) => {
+        OverseeStep::Snapshot(snapshot) => {
             patch_request(api, &name, json!({"containerStatusSnapshot": snapshot})).await
         }
-        Step::Complete { states, message } => complete(api, request, &states, &message).await,
+        OverseeStep::Complete { states, message } => complete(api, request, &states, &message).await,
     }
 }
 

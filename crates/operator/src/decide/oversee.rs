@@ -162,13 +162,15 @@ impl Oversight {
         }
         match agent {
             Agent::Absent { .. } => {
-                self.steps
-                    .push(OverseeStep::Note(format!("waits for the agent of node {node}, which is not ready")));
+                self.steps.push(OverseeStep::Note(format!(
+                    "waits for the agent of node {node}, which is not ready"
+                )));
             }
             Agent::Ready | Agent::Unknown if now < created + SILENT_MS => self.wake_at(created + SILENT_MS),
             Agent::Ready | Agent::Unknown => {
-                self.steps
-                    .push(OverseeStep::Note(format!("waits for the agent of node {node}, which has not answered")));
+                self.steps.push(OverseeStep::Note(format!(
+                    "waits for the agent of node {node}, which has not answered"
+                )));
             }
         }
         None

@@ -135,7 +135,13 @@ impl Seen {
 }
 
 /// The next step.
-pub fn step(request: &Request, runtimes: &[&str], instances: &[Instance], seen: Seen, now: Time) -> ServeStep {
+pub fn step(
+    request: &Request,
+    runtimes: &[&str],
+    instances: &[Instance],
+    seen: Seen,
+    now: Time,
+) -> ServeStep {
     if let Err(e) = check_runtime(request, runtimes) {
         let message = e.to_string();
         return ServeStep::Complete { states: request.status.container_recreate_states.clone(), message };

@@ -237,7 +237,8 @@ pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<Termi
 /// Whether the kubelet is to stop what still runs once the pod has its result. Where the agent does that, it must not: it would run
 /// the hooks again.
 pub fn ends_by_kubelet(steps: &[TerminateStep], past: &[Past]) -> bool {
-    let by_agent = past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, TerminateStep::Stop { .. }));
+    let by_agent =
+        past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, TerminateStep::Stop { .. }));
     !by_agent
 }
 

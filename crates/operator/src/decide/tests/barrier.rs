@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{NOW, barrier_env, pod, status, view};
-use crate::decide::barrier::{Launch, Map, Memory, BarrierStep, decide, earned, map_name, pending_levels};
+use crate::decide::barrier::{BarrierStep, Launch, Map, Memory, decide, earned, map_name, pending_levels};
 use crate::key::{self, Opens};
 use crate::names;
 use crate::view::PodView;
@@ -53,9 +53,9 @@ fn after(view: &PodView, map: &Map) -> (BTreeSet<String>, bool) {
     let mut completed = view.completed;
     for step in run(view, map).steps {
         match step {
-            BarrierStep::Create { keys, .. } | BarrierStep::Publish { keys, .. } | BarrierStep::Replace { keys, .. } => {
-                held.extend(keys)
-            }
+            BarrierStep::Create { keys, .. }
+            | BarrierStep::Publish { keys, .. }
+            | BarrierStep::Replace { keys, .. } => held.extend(keys),
             BarrierStep::Annotate { completed: all } => completed |= all,
             _ => {}
         }
@@ -207,7 +207,10 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
         let view = named(bad);
         assert_eq!(map_name(&view), None, "{bad}");
         let steps = run(&view, &Map::Missing).steps;
-        assert!(matches!(steps.as_slice(), [BarrierStep::Event { is_warning: true, .. }]), "{bad}: {steps:?}");
+        assert!(
+            matches!(steps.as_slice(), [BarrierStep::Event { is_warning: true, .. }]),
+            "{bad}: {steps:?}"
+        );
     }
     // LP-31, D8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
     let view = launching("a=1 b=0", "", "");
@@ -217,7 +220,10 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
         "{replaced:?}"
     );
     let Launch { steps: foreign, again, .. } = run(&view, &Map::Foreign);
-    assert!(matches!(foreign.as_slice(), [BarrierStep::Event { reason: "BarrierBlocked", .. }]), "{foreign:?}");
+    assert!(
+        matches!(foreign.as_slice(), [BarrierStep::Event { reason: "BarrierBlocked", .. }]),
+        "{foreign:?}"
+    );
     assert!(again.is_some(), "it is not watched, so its deletion has to be looked for");
 }
 
@@ -279,7 +285,10 @@ fn a_level_is_passed_by_completion_and_ended_by_failure() {
     assert_eq!(failed.steps, [BarrierStep::Fail { message }]);
     // It was ready before: the container has been let through, and is about to start.
     let let_through = run(&ended("Never", "3"), &ours("1 0"));
-    assert!(!let_through.steps.iter().any(|step| matches!(step, BarrierStep::Fail { .. })), "{let_through:?}");
+    assert!(
+        !let_through.steps.iter().any(|step| matches!(step, BarrierStep::Fail { .. })),
+        "{let_through:?}"
+    );
     assert_eq!(let_through.waiting, 0);
 }
 
@@ -473,7 +482,10 @@ fn no_sidecar_starts_once_the_mains_are_done() {
     let both = job_with_sidecars("0", "running", "143");
     assert_eq!(run(&both, &held("main a b")), Launch::default());
     let keys: BTreeSet<String> = ["g_a", "g_b", "g_main"].map(str::to_owned).into();
-    assert_eq!(run(&both, &Map::Missing).steps, [BarrierStep::Create { map: "pod-barrier".to_owned(), keys }]);
+    assert_eq!(
+        run(&both, &Map::Missing).steps,
+        [BarrierStep::Create { map: "pod-barrier".to_owned(), keys }]
+    );
     // `b` waits for what can no longer happen: that does not matter any more, and the pod has not failed.
     let hopeless = job_with_sidecars("0", "3", refused);
     assert_eq!(run(&hopeless, &held("main a")), Launch::default());

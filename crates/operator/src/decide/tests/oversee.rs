@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{NOW, pod, status};
 use crate::api::{Progress, Request};
-use crate::decide::oversee::{Agent, Oversight, OverseeStep, UNSERVED, ready_entries, stops_begun};
+use crate::decide::oversee::{Agent, OverseeStep, Oversight, UNSERVED, ready_entries, stops_begun};
 use crate::names;
 use crate::view::PodView;
 
@@ -175,7 +175,9 @@ fn one_that_is_not_started_again_does_not_hold_up_those_after_it() {
         ]);
     });
     let ended = view("Never", "143", |_| {});
-    let OverseeStep::States(states) = &steps(&killed, Some(&ended))[0] else { panic!("the agent is not told") };
+    let OverseeStep::States(states) = &steps(&killed, Some(&ended))[0] else {
+        panic!("the agent is not told")
+    };
     assert_eq!((states[0].phase, states[1].phase), (Progress::Failed, Progress::Pending));
     assert_eq!(states[0].message, "stopped, and restartPolicy Never does not start it again");
 }
@@ -249,7 +251,8 @@ fn the_unready_grace_begins_once() {
     };
     let plain = view("Always", "waiting:x", |_| {});
     let grace = names::CRR_GRACE;
-    let begins = |request: &Request| steps(request, Some(&plain)).contains(&OverseeStep::Grace { gated: false });
+    let begins =
+        |request: &Request| steps(request, Some(&plain)).contains(&OverseeStep::Grace { gated: false });
     assert!(begins(&graceful("", "")), "CRR-C-05, CRR-C-10");
     assert!(!begins(&graceful("True", grace)), "CRR-C-06, CRR-C-10");
     assert!(begins(&graceful("False", grace)), "CRR-C-07");

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::NOW;
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::serve::{
-    Instance, InstanceState, Seen, ServeStep, hook_begun, hook_done, hook_seconds, killed, killed_after_verdict,
-    needs_result, pick, step, stop_seconds, stopped_together, stops_after_verdict,
+    Instance, InstanceState, Seen, ServeStep, hook_begun, hook_done, hook_seconds, killed,
+    killed_after_verdict, needs_result, pick, step, stop_seconds, stopped_together, stops_after_verdict,
 };
 use crate::names;
 

@@ -288,7 +288,10 @@ fn sidecars_with_an_image_only_are_stopped_by_an_agent() {
     for policy in ["Never", "OnFailure"] {
         let steps = decide(&view(policy, "Running", &containers), Node::Machine, &[], NOW);
         assert_eq!(stopped(&steps), ["s", "w"], "{steps:?}");
-        assert!(!steps.iter().any(|s| matches!(s, TerminateStep::Swap(_) | TerminateStep::End { .. })), "{steps:?}");
+        assert!(
+            !steps.iter().any(|s| matches!(s, TerminateStep::Swap(_) | TerminateStep::End { .. })),
+            "{steps:?}"
+        );
     }
 }
 
@@ -486,7 +489,9 @@ fn mixed_classes_have_requests_of_their_own() {
     let steps = decide(&view, Node::Machine, &done, NOW);
     assert_eq!(phase(&steps), Some("Succeeded"));
     assert!(
-        steps.iter().any(|s| matches!(s, TerminateStep::Stop { attempt: 2, containers, .. } if *containers == ["s2"])),
+        steps.iter().any(
+            |s| matches!(s, TerminateStep::Stop { attempt: 2, containers, .. } if *containers == ["s2"])
+        ),
         "{steps:?}"
     );
     assert_eq!(request_name("u-1", 1), "sidecar-termination-u-1", "ST-13");
