@@ -1,6 +1,6 @@
 //! The parts of a pod that are kept in memory for the decisions.
 //!
-//! Few of a cluster's pods use a feature of the operator: [`PodView::of`] is `None` for all others. It keeps
+//! Few of a cluster's pods use a feature of the operator: [`ObservedPod::of`] is `None` for all others. It keeps
 //! the plan and the relevant parts of the status, not the object.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
@@ -14,7 +14,7 @@ use crate::names;
 
 /// The relevant parts of one pod.
 #[derive(Debug, Clone)]
-pub struct PodView {
+pub struct ObservedPod {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
@@ -116,14 +116,14 @@ impl ContainerView {
     }
 }
 
-impl PodView {
+impl ObservedPod {
     /// The view of a pod; `None` if it uses no feature of the operator.
-    pub fn of_served(pod: &Pod, now: Time) -> Option<PodView> {
-        is_served(pod).then(|| PodView::always(pod, now)).flatten()
+    pub fn of_served(pod: &Pod, now: Time) -> Option<ObservedPod> {
+        is_served(pod).then(|| ObservedPod::always(pod, now)).flatten()
     }
 
     /// The view of any pod; `None` only without a spec.
-    pub fn always(pod: &Pod, now: Time) -> Option<PodView> {
+    pub fn always(pod: &Pod, now: Time) -> Option<ObservedPod> {
         let spec = pod.spec.as_ref()?;
         let empty = PodStatus::default();
         let status = pod.status.as_ref().unwrap_or(&empty);
@@ -150,7 +150,7 @@ impl PodView {
         let conditions = status.conditions.as_deref().unwrap_or_default();
         let condition = |kind: &str| conditions.iter().find(|c| c.type_ == kind);
         let has_gate = spec.readiness_gates.iter().flatten().any(|g| g.condition_type == names::POD_READY);
-        Some(PodView {
+        Some(ObservedPod {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),

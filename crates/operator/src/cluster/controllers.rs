@@ -21,7 +21,7 @@ use super::store::{Agents, MapView, Store};
 use super::{Error, ending, launch, now, requests};
 use crate::api::{Progress, RecreateState, Request};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// The context of every reconciliation.
 pub(crate) struct Context {
@@ -277,7 +277,7 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
                 pod.metadata.name.clone().unwrap_or_default(),
             );
             on_agent(cx, &pod);
-            match PodView::of_served(&pod, now()) {
+            match ObservedPod::of_served(&pod, now()) {
                 Some(view) => {
                     let key = view.key();
                     cx.store.set_pod(view);

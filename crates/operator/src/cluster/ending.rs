@@ -17,7 +17,7 @@ use crate::decide::terminate::{
     request_name,
 };
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// How long finished requests of the terminator are kept.
 const TTL_SECONDS: i32 = 3_600;
@@ -25,7 +25,7 @@ const TTL_SECONDS: i32 = 3_600;
 const DEADLINE_SECONDS: i64 = 120;
 
 /// Reconciles a pod's sidecars. Returns when to check again.
-pub(crate) async fn reconcile(cx: &Context, view: &PodView) -> Result<Option<Time>, Error> {
+pub(crate) async fn reconcile(cx: &Context, view: &ObservedPod) -> Result<Option<Time>, Error> {
     let node = cx.store.node(view.node.as_deref().unwrap_or_default());
     let requests = cx.store.requests_of(&view.namespace, &view.name);
     let past: Vec<Past> = requests.iter().filter_map(|r| past_of(r, &view.uid)).collect();
@@ -86,7 +86,7 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     Some(Past { attempt, finished, unserved, targets, stopped, needs_result })
 }
 
-async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
+async fn swap(cx: &Context, view: &ObservedPod, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
     // The patch tests the name, so that no other container's image is replaced.
     let operations: Vec<Value> = swaps
         .iter()
@@ -112,7 +112,7 @@ async fn swap(cx: &Context, view: &PodView, swaps: Vec<(usize, String, String)>)
 
 async fn stop(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     attempt: u32,
     containers: Vec<String>,
     ordered: bool,

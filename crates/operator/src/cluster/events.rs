@@ -10,7 +10,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::Semaphore;
 
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// The number of messages that are remembered, so that none is sent twice.
 const SAID_MAX: usize = 10_000;
@@ -47,7 +47,7 @@ impl Events {
     }
 
     /// Sends an event about a pod, once, without waiting for it to be written.
-    pub(crate) fn tell(&self, pod: &PodView, is_warning: bool, reason: &str, message: &str) {
+    pub(crate) fn tell(&self, pod: &ObservedPod, is_warning: bool, reason: &str, message: &str) {
         let pod = Subject { namespace: &pod.namespace, name: &pod.name, uid: &pod.uid };
         self.tell_of(pod, is_warning, reason, message);
     }

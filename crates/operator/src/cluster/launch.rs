@@ -17,12 +17,12 @@ use crate::decide::barrier::{BarrierStep, FOREIGN_AGAIN_MS, Map, Memory, decide,
 use crate::decide::explain;
 use crate::key::OPEN;
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// Reconciles a pod's barrier. Returns when to check again.
 pub(crate) async fn reconcile(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     since: std::time::Instant,
 ) -> Result<Option<Time>, Error> {
     let Some(name) = map_name(view) else {
@@ -121,7 +121,7 @@ fn unwritten(written: Result<bool, Error>, again_ms: u64) -> Option<Result<Optio
     }
 }
 
-fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
+fn tell_opened(cx: &Context, view: &ObservedPod, keys: &BTreeSet<String>) {
     for key in keys {
         // A container that has run before needs the key for its next restart; it has not waited for it.
         let behind =
@@ -137,7 +137,7 @@ fn tell_opened(cx: &Context, view: &PodView, keys: &BTreeSet<String>) {
     }
 }
 
-fn object<'k>(view: &PodView, map: &str, keys: impl Iterator<Item = &'k String>) -> ConfigMap {
+fn object<'k>(view: &ObservedPod, map: &str, keys: impl Iterator<Item = &'k String>) -> ConfigMap {
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
@@ -158,7 +158,7 @@ fn object<'k>(view: &PodView, map: &str, keys: impl Iterator<Item = &'k String>)
     }
 }
 
-fn keep(cx: &Context, view: &PodView, map: &ConfigMap) {
+fn keep(cx: &Context, view: &ObservedPod, map: &ConfigMap) {
     let name = map.metadata.name.as_deref().unwrap_or_default();
     cx.store.set_map(format!("{}/{name}", view.namespace), MapView::new(map));
 }
@@ -166,7 +166,7 @@ fn keep(cx: &Context, view: &PodView, map: &ConfigMap) {
 /// Creates the ConfigMap. Returns false if there already was one that was not in the store; it is now.
 async fn create<'k>(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     map: &str,
     keys: impl Iterator<Item = &'k String>,
 ) -> Result<bool, Error> {
@@ -197,7 +197,7 @@ async fn create<'k>(
 
 async fn replace<'k>(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     map: &str,
     keys: impl Iterator<Item = &'k String>,
     version: Option<String>,
@@ -214,7 +214,7 @@ async fn replace<'k>(
 /// Adds keys to the ConfigMap. Returns false if it cannot be changed.
 async fn publish<'k>(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     map: &str,
     keys: impl Iterator<Item = &'k String>,
     uid: &str,
@@ -252,7 +252,7 @@ async fn publish<'k>(
 /// Removes keys from the ConfigMap.
 async fn withdraw<'k>(
     cx: &Context,
-    view: &PodView,
+    view: &ObservedPod,
     map: &str,
     keys: impl Iterator<Item = &'k String>,
     uid: &str,
@@ -290,11 +290,11 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
 }
 
 /// Makes the kubelet see the result that was written for a pod, and stop what still runs.
-pub(crate) async fn wake_for_result(cx: &Context, view: &PodView) -> Result<(), Error> {
+pub(crate) async fn wake_for_result(cx: &Context, view: &ObservedPod) -> Result<(), Error> {
     annotate(cx, view, json!({names::RESULT_WRITTEN: Timestamp::now().to_string()})).await
 }
 
-async fn annotate(cx: &Context, view: &PodView, annotations: Value) -> Result<(), Error> {
+async fn annotate(cx: &Context, view: &ObservedPod, annotations: Value) -> Result<(), Error> {
     let patch = json!({"metadata": {"uid": view.uid, "annotations": annotations}});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
     // Only the metadata comes back.
@@ -305,7 +305,7 @@ async fn annotate(cx: &Context, view: &PodView, annotations: Value) -> Result<()
 }
 
 /// Writes a part of a pod's status; conditions are merged by their type.
-pub(crate) async fn patch_status(cx: &Context, view: &PodView, status: Value) -> Result<(), Error> {
+pub(crate) async fn patch_status(cx: &Context, view: &ObservedPod, status: Value) -> Result<(), Error> {
     let patch = json!({"metadata": {"uid": view.uid}, "status": status});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
     api.patch_status(&view.name, &PatchParams::default(), &Patch::Strategic(patch))
@@ -314,7 +314,7 @@ pub(crate) async fn patch_status(cx: &Context, view: &PodView, status: Value) ->
         .map_err(Error::api(format!("write the status of pod {}", view.key())))
 }
 
-async fn fail(cx: &Context, view: &PodView, message: &str) -> Result<(), Error> {
+async fn fail(cx: &Context, view: &ObservedPod, message: &str) -> Result<(), Error> {
     cx.events.tell(view, true, "GateNeverOpens", message);
     patch_status(cx, view, json!({"phase": "Failed", "reason": "GateNeverOpens", "message": message}))
         .await?;
@@ -322,7 +322,7 @@ async fn fail(cx: &Context, view: &PodView, message: &str) -> Result<(), Error> 
     wake_for_result(cx, view).await
 }
 
-async fn condition(cx: &Context, view: &PodView, is_true: bool, message: &str) -> Result<(), Error> {
+async fn condition(cx: &Context, view: &ObservedPod, is_true: bool, message: &str) -> Result<(), Error> {
     let mut condition = json!({
         "type": names::LAUNCHED,
         "status": if is_true { "True" } else { "False" },

@@ -13,7 +13,7 @@ use super::{Error, has_code, now};
 use crate::api::{Progress, RecreateState, Request};
 use crate::decide::oversee::{OverseeStep, decide, ready_entries, stops_begun};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// Reconciles a request. Returns when to check again.
 pub(crate) async fn reconcile(cx: &Context, request: &Request) -> Result<Option<Time>, Error> {
@@ -30,7 +30,7 @@ pub(crate) async fn reconcile(cx: &Context, request: &Request) -> Result<Option<
         (None, false) if !outrigger_text::name::is_object_name(pod_name) => None,
         (None, false) => {
             let found = pods.get_opt(pod_name).await.map_err(Error::api(format!("read pod {pod_name}")))?;
-            found.and_then(|pod| PodView::always(&pod, now()))
+            found.and_then(|pod| ObservedPod::always(&pod, now()))
         }
     };
     let agent = cx.store.agent(request.label(names::CRR_NODE).unwrap_or_default());
@@ -49,7 +49,7 @@ async fn carry_out(
     cx: &Context,
     api: &Api<Request>,
     request: &Request,
-    pod: Option<&PodView>,
+    pod: Option<&ObservedPod>,
     step: OverseeStep,
 ) -> Result<(), Error> {
     let name = request.metadata.name.clone().unwrap_or_default();
@@ -63,7 +63,7 @@ async fn carry_out(
                 return Ok(());
             }
             let found = pods.get_opt(&request.spec.pod_name).await.map_err(Error::api("read a pod"))?;
-            let view = found.and_then(|pod| PodView::always(&pod, now()));
+            let view = found.and_then(|pod| ObservedPod::always(&pod, now()));
             match view.filter(|view| Some(view.uid.as_str()) == uid && !view.deleting) {
                 Some(view) => set_ready(cx, &view, request, false).await,
                 None => Ok(()),
@@ -226,7 +226,7 @@ pub(crate) async fn complete(
 }
 
 /// CRR-25: a pod with the readiness gate is ready unless a request makes it unready.
-pub(crate) async fn set_first_ready(cx: &Context, view: &PodView) -> Result<(), Error> {
+pub(crate) async fn set_first_ready(cx: &Context, view: &ObservedPod) -> Result<(), Error> {
     if !view.ready_unset || view.deleting || view.is_over() {
         return Ok(());
     }
@@ -241,7 +241,7 @@ pub(crate) async fn set_first_ready(cx: &Context, view: &PodView) -> Result<(), 
 }
 
 /// Adds a request's entry to the pod's readiness condition, or removes it (CRR-23, CRR-24).
-async fn set_ready(cx: &Context, view: &PodView, request: &Request, present: bool) -> Result<(), Error> {
+async fn set_ready(cx: &Context, view: &ObservedPod, request: &Request, present: bool) -> Result<(), Error> {
     let Some(message) = &view.ready_gate else { return Ok(()) };
     let (message, is_ready) = ready_entries(message, request, present);
     let status = if is_ready { "True" } else { "False" };

@@ -12,7 +12,7 @@ use crate::api::Request;
 use crate::decide::barrier::{self, Map};
 use crate::decide::{explain, terminate};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// What a pod is waiting for.
 #[derive(Debug, Serialize)]
@@ -40,7 +40,7 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     let pod = pods.get_opt(name).await.map_err(Error::api(format!("pod {namespace}/{name}")))?;
     let missing = || Error::Setup(format!("there is no pod {name} in namespace {namespace}"));
     let pod = pod.ok_or_else(missing)?;
-    let view = PodView::always(&pod, now()).ok_or_else(missing)?;
+    let view = ObservedPod::always(&pod, now()).ok_or_else(missing)?;
     let (map, is_writable) = map_of(client, &view).await?;
     let node = node_of(client, &view).await?;
     let requests: Api<Request> = Api::namespaced(client.clone(), &namespace);
@@ -80,7 +80,7 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
 }
 
 /// The barrier ConfigMap, and whether it can be written.
-async fn map_of(client: &Client, view: &PodView) -> Result<(Map, bool), Error> {
+async fn map_of(client: &Client, view: &ObservedPod) -> Result<(Map, bool), Error> {
     let Some(name) = barrier::map_name(view) else { return Ok((Map::Missing, true)) };
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &view.namespace);
     let found = maps.get_opt(name).await.map_err(Error::api(format!("ConfigMap {name}")))?;
@@ -88,7 +88,7 @@ async fn map_of(client: &Client, view: &PodView) -> Result<(Map, bool), Error> {
     Ok((found.map_or(Map::Missing, |map| MapView::new(&map).seen_from(view)), is_writable))
 }
 
-async fn node_of(client: &Client, view: &PodView) -> Result<terminate::Node, Error> {
+async fn node_of(client: &Client, view: &ObservedPod) -> Result<terminate::Node, Error> {
     let Some(name) = &view.node else { return Ok(terminate::Node::Machine) };
     let nodes: Api<Node> = Api::all(client.clone());
     // Not every user who can read pods can read nodes.

@@ -12,7 +12,7 @@ use crate::decide::oversee::Agent;
 use crate::decide::terminate::Node;
 use crate::key::OPEN;
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// `namespace/name`.
 pub(crate) type Name = String;
@@ -36,7 +36,7 @@ pub(crate) struct Store {
 
 #[derive(Default)]
 struct State {
-    pods: HashMap<Name, Arc<PodView>>,
+    pods: HashMap<Name, Arc<ObservedPod>>,
     maps: HashMap<Name, Arc<MapView>>,
     requests: HashMap<Name, Arc<Request>>,
     virtual_nodes: HashSet<String>,
@@ -84,7 +84,7 @@ impl MapView {
     }
 
     /// Who owns it, from a pod's point of view.
-    pub(crate) fn seen_from(&self, pod: &PodView) -> Map {
+    pub(crate) fn seen_from(&self, pod: &ObservedPod) -> Map {
         if self.owners.iter().any(|(_, uid)| *uid == pod.uid) {
             // Those of Kruise are not labelled: their keys do not count as published until they are written
             // again.
@@ -107,11 +107,11 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn pod(&self, name: &str) -> Option<Arc<PodView>> {
+    pub(crate) fn pod(&self, name: &str) -> Option<Arc<ObservedPod>> {
         self.lock().pods.get(name).cloned()
     }
 
-    pub(crate) fn set_pod(&self, view: PodView) {
+    pub(crate) fn set_pod(&self, view: ObservedPod) {
         let name = view.key();
         self.lock().pods.insert(name, Arc::new(view));
     }
@@ -261,7 +261,7 @@ impl Store {
     /// The numbers for the metrics.
     pub(crate) fn counts(&self, now: Time) -> Counts {
         // The views are shared, so the lock is not held while they are counted.
-        let pods: Vec<Arc<PodView>> = self.lock().pods.values().cloned().collect();
+        let pods: Vec<Arc<ObservedPod>> = self.lock().pods.values().cloned().collect();
         let mut counts = Counts { pods: pods.len(), ..Counts::default() };
         for view in pods.iter().filter(|view| !view.is_over() && !view.deleting) {
             let closed =

@@ -12,7 +12,7 @@ use outrigger_lifecycle::{Gate, Time, rules};
 use outrigger_text::HumanDuration;
 
 use super::explain;
-use crate::view::{PodView, is_served_gate};
+use crate::view::{ObservedPod, is_served_gate};
 
 /// The barrier ConfigMap of a pod in the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,7 +137,7 @@ const MARK_AGAIN_MS: u64 = 5_000;
 /// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is valid for a barrier of
 /// this pod. In a pod that no webhook has seen, the author chooses the name, so no other object is ever
 /// created or written.
-pub fn map_name(view: &PodView) -> Option<&str> {
+pub fn map_name(view: &ObservedPod) -> Option<&str> {
     let (_, barrier) = view.barriers().next()?;
     is_barrier_name(&barrier.map, &view.name).then_some(barrier.map.as_str())
 }
@@ -154,7 +154,7 @@ fn is_barrier_name(map: &str, pod: &str) -> bool {
 }
 
 /// The closed gates a container is waiting for.
-pub fn closed_gates(view: &PodView, container: usize) -> impl Iterator<Item = &Gate> {
+pub fn closed_gates(view: &ObservedPod, container: usize) -> impl Iterator<Item = &Gate> {
     let (plan, obs) = (&view.plan, &view.observation);
     let has_run = obs.containers[container].was_run;
     let gates = plan.containers[container].gates.iter().filter(|g| is_served_gate(g.dialect));
@@ -162,14 +162,14 @@ pub fn closed_gates(view: &PodView, container: usize) -> impl Iterator<Item = &G
 }
 
 /// The first of them, if any.
-pub fn closed_gate(view: &PodView, container: usize) -> Option<&Gate> {
+pub fn closed_gate(view: &ObservedPod, container: usize) -> Option<&Gate> {
     closed_gates(view, container).next()
 }
 
 /// The keys that are due now (LP-21, LP-23). In a pod that cannot be understood nothing new starts: its gates may be what
 /// cannot be read. Nor in a pod whose mains are done: the sidecar would start after the pod's result, and its exit
 /// code could become the result.
-pub fn earned(view: &PodView) -> BTreeSet<String> {
+pub fn earned(view: &ObservedPod) -> BTreeSet<String> {
     let starts_nothing_new = view.problem.is_some() || view.mains_are_done();
     let may_start = |i: usize| match starts_nothing_new {
         false => closed_gate(view, i).is_none(),
@@ -180,7 +180,7 @@ pub fn earned(view: &PodView) -> BTreeSet<String> {
 }
 
 /// Levels of containers that are not ready, lowest first (LP-18).
-pub fn pending_levels(view: &PodView) -> Vec<i64> {
+pub fn pending_levels(view: &ObservedPod) -> Vec<i64> {
     let pending = (0..view.containers.len()).filter(|&i| !view.containers[i].ready);
     let mut levels: Vec<i64> = pending.filter_map(|i| view.level(i)).collect();
     levels.sort_unstable();
@@ -188,7 +188,7 @@ pub fn pending_levels(view: &PodView) -> Vec<i64> {
 }
 
 /// The steps for a pod's launch now.
-pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
+pub fn decide(view: &ObservedPod, map: &Map, memory: Memory, now: Time) -> Launch {
     let mut launch = Launch::default();
     if view.deleting || view.is_over() || view.barriers().next().is_none() {
         return launch;
@@ -250,13 +250,13 @@ pub fn decide(view: &PodView, map: &Map, memory: Memory, now: Time) -> Launch {
 }
 
 /// Keys of the pod that were published, and that no container has used to start.
-fn unused(view: &PodView, held: &BTreeSet<String>, earned: &BTreeSet<String>) -> BTreeSet<String> {
+fn unused(view: &ObservedPod, held: &BTreeSet<String>, earned: &BTreeSet<String>) -> BTreeSet<String> {
     let keys = view.barriers().map(|(_, barrier)| &barrier.key);
     keys.filter(|key| held.contains(*key) && !earned.contains(*key)).cloned().collect()
 }
 
 /// A container that waits for something that can no longer happen (LP-28, D10).
-fn hopeless(view: &PodView, waiting: &[(usize, &Gate)]) -> Option<String> {
+fn hopeless(view: &ObservedPod, waiting: &[(usize, &Gate)]) -> Option<String> {
     let (plan, obs) = (&view.plan, &view.observation);
     let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_hopeless(plan, obs, *i, gate))?;
     let code = obs.containers[gate.on].exit.as_ref().map_or(0, |exit| exit.code);
@@ -279,7 +279,7 @@ impl Launch {
     /// may not have seen it (D9).
     fn wake(
         &mut self,
-        view: &PodView,
+        view: &ObservedPod,
         held: &BTreeSet<String>,
         news: &BTreeSet<String>,
         memory: Memory,
@@ -317,7 +317,7 @@ impl Launch {
     }
 
     /// Reports which containers are waited for when it takes too long, and when that is over (D11).
-    fn report(&mut self, view: &PodView, waiting: &[(usize, &Gate)], now: Time) {
+    fn report(&mut self, view: &ObservedPod, waiting: &[(usize, &Gate)], now: Time) {
         if view.problem.is_some() {
             // It is not known who waits for whom.
             return;

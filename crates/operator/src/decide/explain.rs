@@ -10,10 +10,10 @@ use serde::Serialize;
 use super::barrier;
 use super::terminate::{self, Node, Past};
 use crate::key::Opens;
-use crate::view::{PodView, is_served_gate};
+use crate::view::{ObservedPod, is_served_gate};
 
 /// Why a container's gate is closed; the container is the implied subject.
-pub fn gate(view: &PodView, container: usize, gate: &Gate, now: Time) -> String {
+pub fn gate(view: &ObservedPod, container: usize, gate: &Gate, now: Time) -> String {
     let on = &view.containers[gate.on];
     // The kubelet's own reason for a container that does not start is more specific than the plan.
     if let (Some((reason, message)), false) = (&on.waiting, on.is_refused() && on.barrier.is_some()) {
@@ -58,7 +58,13 @@ pub struct Line {
 pub const CLOSED: &str = "closed";
 
 /// A pod, container by container, and the next step.
-pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> (Vec<Line>, String) {
+pub fn pod(
+    view: &ObservedPod,
+    map: &barrier::Map,
+    node: Node,
+    past: &[Past],
+    now: Time,
+) -> (Vec<Line>, String) {
     let held = match map {
         barrier::Map::Ours { keys } => keys.clone(),
         _ => Default::default(),
@@ -67,7 +73,7 @@ pub fn pod(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: T
     (lines, next(view, map, node, past, now))
 }
 
-fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
+fn line(view: &ObservedPod, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
     let (plan, c) = (&view.plan.containers[i], &view.containers[i]);
     let barrier = match &c.barrier {
         Some(barrier) if held.contains(&barrier.key) => "open",
@@ -133,14 +139,14 @@ fn line(view: &PodView, held: &BTreeSet<String>, i: usize, now: Time) -> Line {
 }
 
 /// The container of its pod that the kubelet waits for before it starts this one.
-fn kubelet_gate(view: &PodView, i: usize) -> Option<&Gate> {
+fn kubelet_gate(view: &ObservedPod, i: usize) -> Option<&Gate> {
     let gates = view.plan.containers[i].gates.iter();
     let mut gates = gates.filter(|gate| !is_served_gate(gate.dialect) && gate.need != Need::Launched);
     gates.find(|gate| !rules::gate_open(&view.plan, &view.observation, i, gate))
 }
 
 /// The next step, in one sentence.
-fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> String {
+fn next(view: &ObservedPod, map: &barrier::Map, node: Node, past: &[Past], now: Time) -> String {
     if let Some(problem) = &view.problem {
         return format!("nothing: the pod cannot be understood: {problem}");
     }
@@ -193,7 +199,7 @@ fn next(view: &PodView, map: &barrier::Map, node: Node, past: &[Past], now: Time
 }
 
 /// What starts next behind the barrier, and when; `None` if nothing waits for another container.
-pub fn next_start(view: &PodView, held: &BTreeSet<String>) -> Option<String> {
+pub fn next_start(view: &ObservedPod, held: &BTreeSet<String>) -> Option<String> {
     let closed = view.barriers().filter(|(_, b)| !held.contains(&b.key));
     let waiting: Vec<_> = closed.filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?))).collect();
     // Of several, one that waits for none of the others is next.
@@ -208,7 +214,7 @@ pub fn next_start(view: &PodView, held: &BTreeSet<String>) -> Option<String> {
     Some(format!("{what} starts once `{}` is {}", view.plan.containers[closed.on].name, is(closed)))
 }
 
-fn done(view: &PodView) -> String {
+fn done(view: &ObservedPod) -> String {
     match view.observation.containers.iter().all(|c| c.was_run) {
         true => "nothing: every container was started".to_owned(),
         false => "nothing: every container may start".to_owned(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::terminate;
 use crate::api::{Progress, RecreateState, Request, Snapshot};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub const DEADLINE_MS: u64 = 10 * 60_000;
 pub const UNSERVED: &str = "daemon has not responded for a long time";
 
 /// The steps for a request now. `pod` is the pod of its name, if there is one.
-pub fn decide(request: &Request, pod: Option<&PodView>, agent: Agent, now: Time) -> Oversight {
+pub fn decide(request: &Request, pod: Option<&ObservedPod>, agent: Agent, now: Time) -> Oversight {
     if request.is_finished() || request.metadata.deletion_timestamp.is_some() {
         return finished(request, now);
     }
@@ -212,7 +212,7 @@ pub fn stops_begun(request: &Request) -> impl Iterator<Item = &str> {
     begun.map(|state| state.name.as_str())
 }
 
-fn is_pod_of(request: &Request, pod: &PodView) -> bool {
+fn is_pod_of(request: &Request, pod: &ObservedPod) -> bool {
     !pod.deleting && request.label(names::CRR_POD_UID) == Some(pod.uid.as_str())
 }
 
@@ -295,7 +295,7 @@ fn give_up_from(request: &Request, states: &[RecreateState], message: String) ->
 
 /// Containers that were stopped, or have ended, and that the kubelet will not start again (CRR-43), and pods that have ended: that
 /// is also a result.
-fn ended_for_good(request: &Request, pod: &PodView) -> Option<OverseeStep> {
+fn ended_for_good(request: &Request, pod: &ObservedPod) -> Option<OverseeStep> {
     if request.only_stops() {
         return None;
     }
@@ -325,7 +325,7 @@ fn ended_for_good(request: &Request, pod: &PodView) -> Option<OverseeStep> {
 
 /// The kubelet's status of the containers that are newer than the request (CRR-26). By instance, not by time:
 /// clocks differ (issue 895 of Kruise).
-fn snapshot(request: &Request, pod: &PodView) -> Vec<Snapshot> {
+fn snapshot(request: &Request, pod: &ObservedPod) -> Vec<Snapshot> {
     let of = |target: &crate::api::Target| {
         let i = pod.plan.find(&target.name)?;
         let (c, state) = (&pod.containers[i], pod.observation.containers[i].state);

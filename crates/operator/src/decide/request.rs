@@ -8,7 +8,7 @@ use super::Refusal;
 use super::terminate::{Node, REQUEST_PREFIX};
 use crate::api::{Request, StatusContext, Target};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// The shortest deadline.
 const DEADLINE_MIN: i64 = 3;
@@ -111,7 +111,7 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     for (name, value) in labels {
         set(&mut out, &["metadata", "labels"], name, json!(value));
     }
-    let view = PodView::always(pod, Time(0));
+    let view = ObservedPod::always(pod, Time(0));
     let mut seen = Vec::new();
     for (index, target) in request.spec.containers.iter().enumerate() {
         if seen.contains(&&target.name) {
@@ -141,7 +141,9 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
 
 /// Warnings for the author of a request: containers that are stopped and do not come back.
 pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
-    let (Ok(request), Some(view)) = (typed(object), PodView::always(pod, Time(0))) else { return Vec::new() };
+    let (Ok(request), Some(view)) = (typed(object), ObservedPod::always(pod, Time(0))) else {
+        return Vec::new();
+    };
     let targets = request.spec.containers.iter().filter_map(|target| view.plan.find(&target.name));
     let stays_down = |i: &usize| view.plan.containers[*i].restart.is_never();
     let warning = |i: usize| {
@@ -157,7 +159,7 @@ pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
 }
 
 /// The restart policy of a container that has ended and will not be started again.
-fn ended_for_good(view: &PodView, name: &str) -> Option<RestartPolicy> {
+fn ended_for_good(view: &ObservedPod, name: &str) -> Option<RestartPolicy> {
     let i = view.plan.find(name)?;
     let plan = &view.plan.containers[i];
     rules::final_exit(plan, &view.observation.containers[i]).map(|_| plan.restart.policy)

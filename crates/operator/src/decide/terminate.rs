@@ -9,7 +9,7 @@ use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules, stop_sta
 use serde_json::Value;
 
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// The kind of a pod's node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub enum ResultTime {
 const ATTEMPTS_MAX: u32 = 5;
 
 /// How a container is stopped.
-pub fn class(view: &PodView, container: usize, node: Node) -> Class {
+pub fn class(view: &ObservedPod, container: usize, node: Node) -> Class {
     let marks = &view.containers[container].marks;
     let is_main_list = view.plan.containers[container].place.list == outrigger_lifecycle::List::Main;
     if !marks.is_sidecar() || !is_main_list {
@@ -141,7 +141,7 @@ pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
 
 /// Whether the mains of a pod are done and it has marked sidecars (ST-6, ST-7). A pod without a main never
 /// matches (ST-9); one that is still `Pending` may (ST-25).
-pub fn is_of_interest(view: &PodView) -> bool {
+pub fn is_of_interest(view: &ObservedPod) -> bool {
     if view.deleting || view.is_over() || view.plan.restart_policy == RestartPolicy::Always {
         return false;
     }
@@ -154,28 +154,28 @@ pub fn is_of_interest(view: &PodView) -> bool {
 const EXIT_TIME_PRECISION_MS: u64 = 1_000;
 
 /// When the sidecars of a pod are stopped, if they run on after its mains (D7).
-pub fn delayed_until(view: &PodView) -> Option<Time> {
+pub fn delayed_until(view: &ObservedPod) -> Option<Time> {
     let until = rules::sidecars_run_until(&view.plan, &view.observation)?;
     is_of_interest(view).then(|| until + EXIT_TIME_PRECISION_MS)
 }
 
 /// The longest time from a container's stop signal to KILL, if it has one of its own (D7).
-pub fn own_grace_seconds(view: &PodView, name: &str) -> Option<i64> {
+pub fn own_grace_seconds(view: &ObservedPod, name: &str) -> Option<i64> {
     let ms = view.plan.containers[view.plan.find(name)?].stop_grace_ms?;
     i64::try_from(ms.div_ceil(1_000)).ok()
 }
 
-fn sidecars(view: &PodView) -> impl Iterator<Item = usize> {
+fn sidecars(view: &ObservedPod) -> impl Iterator<Item = usize> {
     (0..view.containers.len()).filter(|&i| class(view, i, Node::Machine) != Class::Main)
 }
 
-fn ended_well(view: &PodView, i: usize) -> bool {
+fn ended_well(view: &ObservedPod, i: usize) -> bool {
     view.observation.containers[i].exit.as_ref().is_some_and(|exit| !exit.failed())
 }
 
 /// The container that makes the pod fail, by the rules of every other pod: a main, or a sidecar that has failed by
 /// itself and is neither restarted nor ignored (D5).
-fn failed(view: &PodView, past: &[Past]) -> Option<usize> {
+fn failed(view: &ObservedPod, past: &[Past]) -> Option<usize> {
     let told = |i: usize| {
         let c = &view.containers[i];
         let is_swapped = c.marks.image.as_ref() == Some(&c.image);
@@ -185,7 +185,7 @@ fn failed(view: &PodView, past: &[Past]) -> Option<usize> {
 }
 
 /// The steps for a pod's sidecars now. `past` are the terminator's own requests for this pod.
-pub fn decide(view: &PodView, node: Node, past: &[Past], now: Time) -> Vec<TerminateStep> {
+pub fn decide(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Vec<TerminateStep> {
     if !is_of_interest(view) || delayed_until(view).is_some_and(|at| now < at) {
         return Vec::new();
     }
@@ -243,7 +243,7 @@ pub fn ends_by_kubelet(steps: &[TerminateStep], past: &[Past]) -> bool {
 }
 
 /// No container of the pod is running. Whether the kubelet will set the result of its mains by itself.
-fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
+fn is_left_to_kubelet(view: &ObservedPod, past: &[Past]) -> bool {
     let all_exited = sidecars(view).all(|i| view.observation.containers[i].state == State::Exited);
     if view.sidecars_count {
         // Exit codes count: leave it to the kubelet, unless a sidecar that is not running prevents a result.
@@ -256,7 +256,7 @@ fn is_left_to_kubelet(view: &PodView, past: &[Past]) -> bool {
     all_exited && failed(view, past).is_some() && view.plan.restart_policy == RestartPolicy::Never
 }
 
-fn end(view: &PodView, past: &[Past]) -> TerminateStep {
+fn end(view: &ObservedPod, past: &[Past]) -> TerminateStep {
     let Some(failed) = failed(view, past) else {
         let message = "every main container has completed; its sidecars are ended".to_owned();
         return TerminateStep::End { phase: "Succeeded", message };
@@ -272,7 +272,7 @@ fn end(view: &PodView, past: &[Past]) -> TerminateStep {
 /// Whether an instance of a sidecar may be running. One that was stopped, and whose exit the kubelet has not
 /// reported yet, does not count; nor does one without an instance, never started or in back-off (ST-25). An
 /// image can be replaced with or without an instance, and virtual kubelets report no ids.
-fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
+fn is_alive(view: &ObservedPod, i: usize, class: Class, past: &[Past]) -> bool {
     let c = &view.containers[i];
     let exited = view.observation.containers[i].state == State::Exited;
     match class {
@@ -283,23 +283,23 @@ fn is_alive(view: &PodView, i: usize, class: Class, past: &[Past]) -> bool {
 }
 
 /// Whether the kubelet has not yet reported the exit of a sidecar that was stopped before the others.
-fn is_stop_unreported(view: &PodView, past: &[Past]) -> bool {
+fn is_stop_unreported(view: &ObservedPod, past: &[Past]) -> bool {
     sidecars(view)
         .any(|i| was_stopped(view, i, past) && view.observation.containers[i].state != State::Exited)
 }
 
-fn was_stopped(view: &PodView, i: usize, past: &[Past]) -> bool {
+fn was_stopped(view: &ObservedPod, i: usize, past: &[Past]) -> bool {
     past.iter().any(|p| has_instance(&p.stopped, view, i))
 }
 
 /// Whether the newest instance of a container is among these.
-fn has_instance(instances: &[(String, String)], view: &PodView, i: usize) -> bool {
+fn has_instance(instances: &[(String, String)], view: &ObservedPod, i: usize) -> bool {
     let (name, id) = (&view.plan.containers[i].name, &view.containers[i].id);
     instances.iter().any(|(n, instance)| n == name && Some(instance) == id.as_ref())
 }
 
 /// ST-12: images that are not replaced yet. Returns true if there are any.
-fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<TerminateStep>) -> bool {
+fn swap(view: &ObservedPod, containers: &[usize], steps: &mut Vec<TerminateStep>) -> bool {
     let image = |&i: &usize| {
         let (c, p) = (&view.containers[i], &view.plan.containers[i]);
         let image = c.marks.image.clone()?;
@@ -317,7 +317,7 @@ fn swap(view: &PodView, containers: &[usize], steps: &mut Vec<TerminateStep>) ->
 }
 
 /// ST-13, D4, D7: a request for the running ones, unless one is in progress.
-fn stop(view: &PodView, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<TerminateStep>) {
+fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<TerminateStep>) {
     if past.iter().any(|p| !p.finished) {
         return;
     }
@@ -370,7 +370,7 @@ pub fn keep_result(old: &Value, new: &Value) -> Value {
 }
 
 /// The terminator's next step for a pod, in one sentence.
-pub fn outlook(view: &PodView, node: Node, past: &[Past], now: Time) -> Option<String> {
+pub fn outlook(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Option<String> {
     let sidecars: Vec<&str> = sidecars(view).map(|i| view.plan.containers[i].name.as_str()).collect();
     if sidecars.is_empty() || view.plan.restart_policy == RestartPolicy::Always {
         return None;

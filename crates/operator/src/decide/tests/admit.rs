@@ -318,7 +318,7 @@ proptest::proptest! {
         let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "valueFrom": {"configMapKeyRef": {"name": text, "key": key}}}]);
         let mut live = super::pod(json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "a", "env": env}]}}));
         live.metadata.annotations = Some([(names::DEPENDS_ON.to_owned(), text)].into());
-        if let Some(view) = crate::view::PodView::of_served(&live, super::NOW) {
+        if let Some(view) = crate::view::ObservedPod::of_served(&live, super::NOW) {
             let _ = crate::decide::barrier::decide(&view, &crate::decide::barrier::Map::Missing, Default::default(), super::NOW);
         }
     }

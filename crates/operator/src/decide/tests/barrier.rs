@@ -8,10 +8,10 @@ use super::{NOW, barrier_env, pod, status, view};
 use crate::decide::barrier::{BarrierStep, Launch, Map, Memory, decide, earned, map_name, pending_levels};
 use crate::key::{self, Opens};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// Containers by name and level, `a=3 b d`; `R` the ready ones, `N` those with a status that are not.
-fn launching(containers: &str, ready: &str, not_ready: &str) -> PodView {
+fn launching(containers: &str, ready: &str, not_ready: &str) -> ObservedPod {
     view(object(containers, ready, not_ready))
 }
 
@@ -40,12 +40,12 @@ fn keys(levels: &str) -> BTreeSet<String> {
     levels.split_whitespace().map(|l| format!("p_{l}")).collect()
 }
 
-fn run(view: &PodView, map: &Map) -> Launch {
+fn run(view: &ObservedPod, map: &Map) -> Launch {
     decide(view, map, Memory::default(), NOW)
 }
 
 /// The keys in the ConfigMap after the steps, and whether the pod was marked completed.
-fn after(view: &PodView, map: &Map) -> (BTreeSet<String>, bool) {
+fn after(view: &ObservedPod, map: &Map) -> (BTreeSet<String>, bool) {
     let mut held = match map {
         Map::Ours { keys } => keys.clone(),
         _ => BTreeSet::new(),
@@ -436,16 +436,16 @@ fn gates_of_a_graph_are_keys_of_their_own() {
 fn what_does_not_use_the_operator_is_not_even_kept() {
     let plain =
         pod(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}));
-    assert!(PodView::of_served(&plain, NOW).is_none(), "LP-E-03");
+    assert!(ObservedPod::of_served(&plain, NOW).is_none(), "LP-E-03");
     let always = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
     let marked = pod(
         json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b", "env": [always]}]}}),
     );
-    assert!(PodView::of_served(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
+    assert!(ObservedPod::of_served(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
 }
 
 /// A Job with the sidecars `a` and `b`, of which `b` starts once `a` has started, as the kubelet reports it.
-fn job_with_sidecars(main: &str, a: &str, b: &str) -> PodView {
+fn job_with_sidecars(main: &str, a: &str, b: &str) -> ObservedPod {
     let marked = |name: &str, key: &str| {
         let kill = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
         json!({"name": name, "env": [kill, barrier_env(key)]})

@@ -6,10 +6,10 @@ use super::{NOW, barrier_env, pod, status};
 use crate::decide::barrier::Map;
 use crate::decide::explain;
 use crate::decide::terminate::{Node, Past};
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 fn explained(object: Value, map: &Map, past: &[Past]) -> (Vec<String>, String) {
-    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(object), NOW).expect("a pod");
     let (lines, next) = explain::pod(&view, map, Node::Machine, past, NOW);
     let line = |l: explain::Line| format!("{}|{}|{}|{}", l.container, l.level, l.barrier, l.doing);
     (lines.into_iter().map(line).collect(), next)
@@ -30,7 +30,7 @@ fn a_launch_says_which_level_is_open_and_who_is_waited_for_since_when() {
     let ours = Map::Ours { keys: ["p_1".to_owned()].into() };
     let mut waiting = status("sidecar", "waiting:ImagePullBackOff");
     waiting["state"]["waiting"]["message"] = json!("no such image");
-    let view = PodView::always(&pod(levels(json!([waiting]))), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(levels(json!([waiting]))), NOW).expect("a pod");
     let since = json!(explain::pod(&view, &ours, Node::Machine, &[], NOW).0[0])["since"].clone();
     assert_eq!(since, "2023-11-14T22:12:00Z");
     let (lines, next) = explained(levels(json!([waiting])), &ours, &[]);
@@ -132,7 +132,7 @@ fn of_several_that_wait_the_first_to_start_is_next() {
         "status": {"phase": "Pending", "containerStatuses": [status("net", "not-ready")]},
     });
     let none = Map::Ours { keys: Default::default() };
-    let view = PodView::always(&pod(chain.clone()), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(chain.clone()), NOW).expect("a pod");
     assert_eq!(
         explain::next_start(&view, &Default::default()).as_deref(),
         Some("`db` starts once `net` is ready")

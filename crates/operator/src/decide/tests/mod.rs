@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
 
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// The time of the tests.
 const NOW: Time = Time(1_700_000_100_000);
@@ -25,8 +25,8 @@ fn pod(object: Value) -> Pod {
     serde_json::from_value(object).expect("a pod")
 }
 
-fn view(object: Value) -> PodView {
-    PodView::of_served(&pod(object), NOW).expect("a pod the operator serves")
+fn view(object: Value) -> ObservedPod {
+    ObservedPod::of_served(&pod(object), NOW).expect("a pod the operator serves")
 }
 
 /// A container status: `ready`, `not-ready`, `running`, `unknown`, `waiting:REASON`, or an exit code.

@@ -7,7 +7,7 @@ use super::{NOW, pod, status};
 use crate::api::{Progress, Request};
 use crate::decide::oversee::{Agent, OverseeStep, Oversight, UNSERVED, ready_entries, stops_begun};
 use crate::names;
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 const CREATED: &str = "2023-11-14T22:14:50Z"; // ten seconds before NOW
 
@@ -31,25 +31,25 @@ fn request(change: impl Fn(&mut Value)) -> Request {
     serde_json::from_value(object(change)).expect("a request")
 }
 
-fn view(policy: &str, app: &str, change: impl Fn(&mut Value)) -> PodView {
+fn view(policy: &str, app: &str, change: impl Fn(&mut Value)) -> ObservedPod {
     let mut object = json!({
         "metadata": {"name": "pod", "namespace": "ns", "uid": "u"},
         "spec": {"restartPolicy": policy, "nodeName": "n", "containers": [{"name": "app"}, {"name": "sidecar"}]},
         "status": {"phase": "Running", "containerStatuses": [status("app", app), status("sidecar", "ready")]},
     });
     change(&mut object);
-    PodView::always(&pod(object), NOW).expect("a pod")
+    ObservedPod::always(&pod(object), NOW).expect("a pod")
 }
 
-fn decide(request: &Request, pod: Option<&PodView>, now: Time) -> Oversight {
+fn decide(request: &Request, pod: Option<&ObservedPod>, now: Time) -> Oversight {
     crate::decide::oversee::decide(request, pod, Agent::Unknown, now)
 }
 
-fn steps(request: &Request, pod: Option<&PodView>) -> Vec<OverseeStep> {
+fn steps(request: &Request, pod: Option<&ObservedPod>) -> Vec<OverseeStep> {
     decide(request, pod, NOW).steps
 }
 
-fn verdict(request: &Request, pod: Option<&PodView>) -> String {
+fn verdict(request: &Request, pod: Option<&ObservedPod>) -> String {
     match steps(request, pod).as_slice() {
         [OverseeStep::Complete { states, message }] => {
             // D3, issue 2353 of Kruise: no container is left without a result.

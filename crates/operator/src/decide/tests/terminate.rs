@@ -7,7 +7,7 @@ use crate::decide::terminate::{
     Class, Node, Past, ResultTime, TerminateStep, attempt_of, class, decide, delayed_until, ends_by_kubelet,
     is_of_interest, keep_result, outlook, own_grace_seconds, request_name,
 };
-use crate::view::PodView;
+use crate::view::ObservedPod;
 
 /// `kill`, `image`, `ignore`: the envs of a sidecar.
 fn envs(marks: &str) -> Value {
@@ -35,8 +35,8 @@ fn object(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> Value
     })
 }
 
-fn view(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> PodView {
-    PodView::always(&pod(object(policy, phase, containers)), NOW).expect("a pod")
+fn view(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> ObservedPod {
+    ObservedPod::always(&pod(object(policy, phase, containers)), NOW).expect("a pod")
 }
 
 fn stopped(steps: &[TerminateStep]) -> Vec<String> {
@@ -227,7 +227,7 @@ fn images_are_replaced_on_virtual_nodes() {
     // Once replaced, it is waited for and not replaced again.
     let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "image", "running")]);
     object["spec"]["containers"][1]["image"] = json!("exit:1");
-    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(object), NOW).expect("a pod");
     assert_eq!(decide(&view, Node::Virtual, &[], NOW), []);
 }
 
@@ -259,7 +259,7 @@ fn only_pods_whose_mains_are_done_are_of_interest() {
     }
     let mut deleting = object("Never", "Running", &[("main", "", "0"), ("s", KI, "running")]);
     deleting["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
-    assert!(!is_of_interest(&PodView::always(&pod(deleting), NOW).expect("a pod")), "ST-6");
+    assert!(!is_of_interest(&ObservedPod::always(&pod(deleting), NOW).expect("a pod")), "ST-6");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
     let mut object = object("OnFailure", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
     object["status"]["containerStatuses"][1]["containerID"] = json!("containerd://s-1");
     object["status"]["containerStatuses"][1]["restartCount"] = json!(1);
-    let view = PodView::always(&pod(object), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(object), NOW).expect("a pod");
     let first = past(1, true, &[("s", "containerd://s-0")]);
     let steps = decide(&view, Node::Machine, std::slice::from_ref(&first), NOW);
     assert!(matches!(&steps[0], TerminateStep::Stop { attempt: 2, .. }), "{steps:?}");
@@ -357,11 +357,11 @@ fn the_result_is_that_of_the_mains() {
     // Unless the author wants exit codes to count (ST-18).
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "143")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
-    let view = PodView::always(&pod(counting), NOW).expect("a pod");
+    let view = ObservedPod::always(&pod(counting), NOW).expect("a pod");
     assert_eq!(decide(&view, Node::Machine, &done, NOW), []);
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
-    let steps = decide(&PodView::always(&pod(counting), NOW).expect("a pod"), Node::Machine, &[], NOW);
+    let steps = decide(&ObservedPod::always(&pod(counting), NOW).expect("a pod"), Node::Machine, &[], NOW);
     assert!(matches!(&steps[0], TerminateStep::Stop { result: ResultTime::ByKubelet, .. }), "{steps:?}");
 }
 
@@ -405,12 +405,12 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
     )
     .expect("admitted")
     .pod;
-    let ruled = PodView::always(&pod(ruled), NOW).expect("a pod");
+    let ruled = ObservedPod::always(&pod(ruled), NOW).expect("a pod");
     assert_eq!(phase(&decide(&ruled, Node::Machine, &ending(&other), NOW)), Some("Succeeded"));
     // An image that was put in its place may exit with anything.
     let mut swapped = object("Never", "Running", &[("main", "", "0"), ("s", "image", "3")]);
     swapped["spec"]["containers"][1]["image"] = json!("exit:1");
-    let swapped = PodView::always(&pod(swapped), NOW).expect("a pod");
+    let swapped = ObservedPod::always(&pod(swapped), NOW).expect("a pod");
     assert_eq!(phase(&decide(&swapped, Node::Virtual, &[], NOW)), Some("Succeeded"));
 }
 
@@ -441,7 +441,7 @@ fn what_started_last_stops_first() {
         let env = object["spec"]["containers"][c]["env"].as_array_mut().expect("envs");
         env.push(super::barrier_env(&format!("p_{level}")));
     }
-    let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
+    let steps = decide(&ObservedPod::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
     let TerminateStep::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
     assert_eq!((containers.as_slice(), *ordered), (["log".to_owned(), "mesh".to_owned()].as_slice(), true));
 }
@@ -465,7 +465,7 @@ fn sidecars_that_would_be_restarted_are_stopped_together() {
         if let Some(c) = own {
             object["spec"]["containers"][c]["restartPolicy"] = json!("OnFailure");
         }
-        let steps = decide(&PodView::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
+        let steps = decide(&ObservedPod::always(&pod(object), NOW).expect("a pod"), Node::Machine, &[], NOW);
         let TerminateStep::Stop { containers, ordered, .. } = &steps[0] else { panic!("{steps:?}") };
         assert_eq!(containers, &["log", "mesh"], "their hooks run in this order");
         *ordered
@@ -508,7 +508,7 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_d7() {
         let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "kill", sidecar)]);
         object["metadata"]["annotations"] =
             json!({"outrigger.dev/sidecar-delay": "10s", "outrigger.dev/stop-grace": "s=1500ms"});
-        PodView::always(&pod(object), NOW).expect("a pod")
+        ObservedPod::always(&pod(object), NOW).expect("a pod")
     };
     let ended: outrigger_lifecycle::Time = outrigger_lifecycle::Time(1_700_000_040_000);
     let running = view("running");
@@ -535,7 +535,7 @@ fn the_result_comes_after_the_kubelet_has_reported_the_earlier_stops() {
         let containers = [("main", "", "0"), ("a", "kill", "running"), ("b", "kill", b)];
         let mut object = object("Never", "Running", &containers);
         object["metadata"]["annotations"] = json!({"outrigger.dev/depends-on": "b: a started"});
-        PodView::always(&pod(object), NOW).expect("a pod")
+        ObservedPod::always(&pod(object), NOW).expect("a pod")
     };
     let stopped_b = [("b", "containerd://b-0")].map(|(name, id)| (name.to_owned(), id.to_owned())).to_vec();
     let waiting = [Past { needs_result: true, stopped: stopped_b, ..past(1, false, &[]) }];
