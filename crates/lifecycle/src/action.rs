@@ -1,4 +1,5 @@
-//! What can happen to a pod ([`Event`]) and what the engine can do about it ([`Action`]).
+//! The events that a pod's observer reports ([`Event`]), and the actions that the engine requests
+//! ([`Action`]).
 
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::observation::{Exit, HookKind, KillReason, RerunCause, StopCause};
 use crate::plan::ProbeKind;
 use crate::time::Time;
 
-/// An event. Events of an instance carry its attempt, so that late and repeated ones can be detected.
+/// An event. An event about an instance has the number of that instance, so that late and repeated events can
+/// be detected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "event")]
 pub enum Event {
@@ -17,9 +19,9 @@ pub enum Event {
     SandboxReady,
     /// The sandbox could not be created.
     SandboxFailed {
-        /// The error.
+        /// The error, in human-readable form.
         message: Arc<str>,
-        /// The same for programs, where it is known.
+        /// The error, in machine-readable form, if it is known.
         #[serde(default)]
         cause: Option<SandboxCause>,
     },
@@ -27,111 +29,113 @@ pub enum Event {
     SandboxLost,
     /// An image is present.
     ImageReady {
-        /// The container.
+        /// The index of the container in the plan.
         container: usize,
     },
     /// An image could not be pulled.
     ImageFailed {
-        /// The container.
+        /// The index of the container in the plan.
         container: usize,
         /// Kubernetes' reason.
         reason: Arc<str>,
-        /// The error.
+        /// The error, in human-readable form.
         message: Arc<str>,
-        /// The same for programs, where it is known.
+        /// The error, in machine-readable form, if it is known.
         #[serde(default)]
         cause: Option<PullCause>,
     },
-    /// The spec has a new image.
+    /// The container has a new image in the spec.
     ImageChanged {
-        /// The container.
+        /// The index of the container in the plan.
         container: usize,
     },
     /// The program was exec'd.
     Started {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
     },
-    /// The runtime could not create or start it.
+    /// The runtime could not create or start the container.
     StartFailed {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
         /// Kubernetes' reason.
         reason: Arc<str>,
-        /// The error.
+        /// The error, in human-readable form.
         message: Arc<str>,
-        /// The error, for programs.
+        /// The error, in machine-readable form, if it is known.
         cause: Option<StartCause>,
     },
-    /// It ended. Also used for a program that could not be exec'd, with reason `StartError`.
+    /// The container ended. A program that could not be exec'd is reported like this too, with reason
+    /// `StartError`.
     Exited {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
         /// How it ended.
         exit: Exit,
     },
-    /// The runtime lost track of it.
+    /// The runtime lost track of the container.
     Lost {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
     },
     /// A probe attempt ended.
     Probed {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// Which probe.
+        /// The kind of the probe.
         kind: ProbeKind,
         /// The result.
         outcome: ProbeOutcome,
-        /// The probe's output, for people.
+        /// The probe's output, for people to read.
         message: Option<Arc<str>>,
-        /// The same for programs, of a failure.
+        /// Why the attempt failed, in machine-readable form.
         #[serde(default)]
         cause: Option<ProbeCause>,
     },
     /// A hook ended.
     HookEnded {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// Which hook.
+        /// The kind of the hook.
         hook: HookKind,
-        /// `None` on success, else the error.
+        /// The error; `None` if the hook succeeded.
         error: Option<Arc<str>>,
     },
     /// A volume was measured.
     VolumeMeasured {
-        /// Which, of [`crate::Plan::volume_limits`].
+        /// The index of the volume in [`crate::Plan::volume_limits`].
         volume: usize,
-        /// The bytes it holds.
+        /// The size of its content.
         bytes: u64,
     },
-    /// A request to restart a container, or all of them in order; see [`crate::Engine::can_restart`].
+    /// A restart of one container, or of all of them in order, was requested; see
+    /// [`crate::Engine::can_restart`].
     RestartRequested {
-        /// Which; `None`: all, from the first init container.
+        /// The index of the container in the plan; `None` for all, from the first init container on.
         container: Option<usize>,
     },
-    /// A request to stop the pod. A later one can only shorten the grace period.
+    /// A stop of the pod was requested. A later request can only shorten the grace period.
     StopRequested {
-        /// The grace period; `None` is the plan's.
+        /// The grace period; `None` for the plan's.
         grace_ms: Option<u64>,
     },
-    /// The last failure cannot heal, and nothing is tried again: the pod ends.
+    /// The last failure is permanent and is not retried: the pod ends.
     CannotStart {
-        /// What failed; `None`: the sandbox.
+        /// The index of the container that failed; `None` if the sandbox did.
         container: Option<usize>,
-        /// The grace period; `None` is the plan's.
+        /// The grace period; `None` for the plan's.
         grace_ms: Option<u64>,
     },
     /// The machine is shutting down.
@@ -149,12 +153,12 @@ pub enum ProbeOutcome {
     Success,
     /// It failed.
     Failure,
-    /// No result; it is not counted (R6.12).
+    /// There is no result. The attempt is not counted (R6.12).
     Error,
 }
 
 impl ProbeOutcome {
-    /// As it stands in the trace.
+    /// The name in the trace.
     pub fn name(self) -> &'static str {
         match self {
             ProbeOutcome::Success => "success",
@@ -164,103 +168,104 @@ impl ProbeOutcome {
     }
 }
 
-/// Something to do now. The first group is the driver's to carry out; the second only changes the observation.
+/// Something to do now. The driver carries out the first group. The second group only changes the
+/// observation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "action")]
 pub enum Action {
     /// Create the sandbox.
     CreateSandbox {
-        /// How many there were before.
+        /// The number of sandboxes before this one.
         attempt: u32,
     },
     /// Make the image available.
     Pull {
-        /// The container.
+        /// The index of the container in the plan.
         container: usize,
     },
     /// Create and start an instance.
     Start {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
     },
     /// Run a hook.
     RunHook {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// Which hook.
+        /// The kind of the hook.
         hook: HookKind,
-        /// Cancel it at this time, if it has not ended.
+        /// Cancel the hook at this time if it has not ended.
         deadline: Option<Time>,
     },
-    /// Cancel a running hook; no event is expected.
+    /// Cancel a running hook. The driver reports no event for it.
     CancelHook {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// Which hook.
+        /// The kind of the hook.
         hook: HookKind,
     },
     /// Make one probe attempt.
     Probe {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// Which probe.
+        /// The kind of the probe.
         kind: ProbeKind,
     },
     /// Send the stop signal.
     Terminate {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
-        /// When it will be killed if it is still running.
+        /// When the container is killed if it is still running.
         kill_at: Time,
     },
     /// Kill it.
     Kill {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Which instance.
+        /// The number of the instance, from 0.
         attempt: u32,
     },
     /// Begin to stop one container.
     BeginKill {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
-        /// Why.
+        /// The reason for the stop.
         reason: KillReason,
-        /// End of its grace period.
+        /// The end of its grace period.
         deadline: Time,
     },
     /// Begin to stop the pod.
     BeginStop {
-        /// Why.
+        /// The cause of the stop.
         cause: StopCause,
         /// The grace period.
         grace_ms: u64,
     },
-    /// Begin to stop everything and start over.
+    /// Begin to stop all containers, in order to start the pod over.
     BeginRerun {
-        /// Why.
+        /// The cause of the restart.
         cause: RerunCause,
-        /// End of the grace period for running containers.
+        /// The end of the grace period for running containers.
         deadline: Time,
     },
-    /// Everything has ended; start again from the first init container.
+    /// All containers have ended: start again from the first init container.
     Rerun,
-    /// Nothing is running or will run again: the result is final.
+    /// Nothing is running, and nothing will be started again. The result is final.
     Finish,
 }
 
 impl Action {
-    /// Whether the action only changes the observation, with nothing for the driver to do.
+    /// Whether the action only changes the observation, so that the driver has nothing to do.
     pub fn is_internal(&self) -> bool {
         matches!(
             self,

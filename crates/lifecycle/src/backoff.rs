@@ -4,7 +4,7 @@ use crate::observation::{Backoff, Container, KillReason};
 use crate::plan::BackoffPlan;
 use crate::time::Time;
 
-/// Pull failures: 10 s, doubling, 300 s (R1.69).
+/// The wait after failed pulls: 10 s, doubling up to 300 s (R1.69).
 const IMAGE: BackoffPlan = BackoffPlan::KUBELET;
 
 /// When the next instance of `c` may be started.
@@ -15,9 +15,9 @@ pub(crate) fn restart_at(plan: &BackoffPlan, c: &Container) -> Time {
     }
 }
 
-/// The exit that the wait is measured from. A container we stopped ourselves is not crashing: as on the
-/// kubelet, its wait is measured from the instance before it (R2.16); one stopped because of another
-/// container does not wait at all.
+/// The end of the instance that the wait is measured from. A container that we stopped ourselves has not
+/// crashed: as on the kubelet, its wait is measured from the instance before it (R2.16). A container that was
+/// stopped because of another container does not wait at all.
 fn reference(c: &Container) -> Option<Time> {
     let exit = c.exit.as_ref()?;
     match exit.killed_for {
@@ -43,7 +43,7 @@ pub(crate) fn ready_at(plan: &BackoffPlan, state: &Backoff, finished: Time) -> T
     }
 }
 
-/// Allows one attempt at `now`; the next one waits longer.
+/// Allows one attempt at `now`. The next one waits longer.
 pub(crate) fn let_through(plan: &BackoffPlan, state: &mut Backoff, finished: Time, now: Time) {
     let wait = match state.wait_ms {
         Some(wait) if finished.since(state.let_through) <= plan.reset_ms => wait.saturating_mul(2),
@@ -52,13 +52,13 @@ pub(crate) fn let_through(plan: &BackoffPlan, state: &mut Backoff, finished: Tim
     *state = Backoff { wait_ms: Some(wait.min(plan.max_ms)), let_through: now };
 }
 
-/// Wait after the n-th failed pull in a row, n from 1.
+/// The wait after the n-th failed pull in a row, n from 1.
 pub(crate) fn image_wait_ms(failures: u32) -> u64 {
     doubled(IMAGE.initial_ms, failures, IMAGE.max_ms)
 }
 
-/// Wait after the n-th refused start in a row, n from 1. There is no exit to back off from, and the cause may
-/// go away at any moment (a mount source, a port in use), so it is retried soon.
+/// The wait after the n-th refused start in a row, n from 1. It is short: there was no crash to back off
+/// from, and the cause (a missing mount source, a port in use) may go away at any moment.
 pub(crate) fn start_wait_ms(failures: u32) -> u64 {
     doubled(500, failures, 10_000)
 }

@@ -1,36 +1,37 @@
-//! Why something failed, as far as a program can act on it. The text of a failure is for people; these are for hints and for
-//! other programs.
+//! Machine-readable causes of failures. Hints and other programs use them; the message of a failure is for
+//! people.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether a failure can go away while nothing is changed but time.
+/// Whether a failure can go away by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
-    /// Something outside of the pod may put it right: it is tried again.
+    /// Something outside the pod may fix it, so it is retried.
     MayHeal,
-    /// Pod, image and machine contradict each other: the same attempt gives the same answer, for ever.
+    /// Pod, image and machine contradict each other: every retry would fail in the same way.
     Hopeless,
 }
 
-/// Why a pod, or one of its containers, does not start.
+/// Why a pod or one of its containers does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// An image cannot be had.
+    /// An image is not available.
     Pull(PullCause),
-    /// The sandbox cannot be made.
+    /// The sandbox cannot be created.
     Sandbox(SandboxCause),
     /// A container cannot be started.
     Start(StartCause),
 }
 
 impl Cause {
-    /// The one table that says for every cause whether waiting can help. A failure without a cause may heal: nothing is
-    /// known that speaks against it.
+    /// Whether a retry can help. This table has a row for every cause. A failure without a known cause may
+    /// heal, because nothing is known to prevent that.
     pub fn outlook(self) -> Outlook {
         match self {
             Cause::Pull(cause) => match cause {
                 PullCause::InvalidName => Outlook::Hopeless,
-                // Images are loaded, pushed and copied, registries come back, credentials are renewed and disks cleared.
+                // Images get loaded, pushed or copied, registries come back, credentials are renewed and
+                // disks are cleaned up.
                 PullCause::NeverPull
                 | PullCause::NotFound
                 | PullCause::Unauthorized
@@ -39,12 +40,12 @@ impl Cause {
                 | PullCause::NoSpace => Outlook::MayHeal,
             },
             Cause::Sandbox(cause) => match cause {
-                // Ports become free. Paths appear, when the service that owns them starts.
+                // Ports become free. Paths appear when the service that owns them starts.
                 SandboxCause::HostPortInUse { .. }
                 | SandboxCause::HostPortFailed { .. }
                 | SandboxCause::HostPathMissing { .. }
                 | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
-                // A process does not get more rights, and the kernel does not get more settings.
+                // Neither the privileges of a process nor the settings that a kernel has grow with time.
                 SandboxCause::HostPortDenied { .. }
                 | SandboxCause::HostPathDenied { .. }
                 | SandboxCause::HostPathType { .. }
@@ -54,7 +55,7 @@ impl Cause {
                 | SandboxCause::Unsupported => Outlook::Hopeless,
             },
             Cause::Start(cause) => match cause {
-                // An image that is here does not change, nor do the users of this machine.
+                // Neither a present image nor the users of this machine change.
                 StartCause::RootForbidden
                 | StartCause::NoSuchId
                 | StartCause::MountPoint { .. }
@@ -67,101 +68,102 @@ impl Cause {
     }
 }
 
-/// Why an image cannot be had.
+/// Why an image is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PullCause {
     /// The reference cannot be parsed.
     InvalidName,
-    /// It is not here and its pull policy forbids fetching it.
+    /// The image is not present, and its pull policy forbids pulling it.
     NeverPull,
-    /// The registry does not have it.
+    /// The registry does not have the image.
     NotFound,
-    /// The registry wants other credentials; it may also not exist.
+    /// The registry requires other credentials. Many registries say the same if the image does not exist.
     Unauthorized,
-    /// No registry answers there.
+    /// No registry answers at that address.
     Unreachable,
-    /// The path on this machine holds no such image.
+    /// The path on this machine does not contain such an image.
     NotOnDisk,
     /// The disk is full.
     NoSpace,
 }
 
-/// Why a sandbox cannot be made.
+/// Why a sandbox cannot be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum SandboxCause {
     /// Something else listens on a port of the host.
     HostPortInUse {
-        /// Which.
+        /// The port number.
         port: u16,
     },
-    /// A port of the host needs more privileges.
+    /// The process lacks the privilege to use a port of the host.
     HostPortDenied {
-        /// Which.
+        /// The port number.
         port: u16,
     },
     /// A port of the host cannot be opened for another reason.
     HostPortFailed {
-        /// Which.
+        /// The port number.
         port: u16,
     },
     /// There is nothing at the path of a `hostPath` volume.
     HostPathMissing {
-        /// Which, by its place in the pod.
+        /// The index of the volume in the pod.
         volume: usize,
     },
-    /// The path of a `hostPath` volume is not what its type says.
+    /// The path of a `hostPath` volume has another type than `hostPath.type` requires.
     HostPathType {
-        /// Which, by its place in the pod.
+        /// The index of the volume in the pod.
         volume: usize,
     },
-    /// This user may not use the path of a `hostPath` volume.
+    /// This user is not allowed to use the path of a `hostPath` volume.
     HostPathDenied {
-        /// Which, by its place in the pod.
+        /// The index of the volume in the pod.
         volume: usize,
     },
     /// The kernel does not have a sysctl, or refuses its value.
     SysctlRefused {
-        /// Which, by its place in the pod's `sysctls`.
+        /// The index of the entry in the pod's `sysctls`.
         sysctl: usize,
     },
-    /// The group of `fsGroup` does not exist for a run without root.
+    /// A run without root does not have the group of `fsGroup`.
     NoSuchFsGroup,
-    /// Volumes of this kind do not exist here.
+    /// Volumes of this kind are not supported here.
     VolumeUnsupported {
-        /// Which, by its place in the pod.
+        /// The index of the volume in the pod.
         volume: usize,
     },
-    /// The pod asks for something that this machine, or its runtime, does not have. The message says what.
+    /// The pod requires something that this machine or its runtime does not have. The message says what.
     Unsupported,
-    /// A volume cannot be made for another reason.
+    /// A volume cannot be created for another reason.
     VolumeFailed {
-        /// Which, by its place in the pod.
+        /// The index of the volume in the pod.
         volume: usize,
     },
 }
 
-/// Why a container cannot be started, where it is known.
+/// Why a container cannot be started, if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum StartCause {
-    /// `runAsNonRoot`, and the pod or the image says root, or a name that may be root.
+    /// `runAsNonRoot` is set, but the pod or the image selects root, or a user name that may be root.
     RootForbidden,
-    /// The user or group does not exist where the container would run.
+    /// The user or group does not exist in the container.
     NoSuchId,
-    /// A volume cannot be mounted at its place.
+    /// A volume cannot be mounted at its `mountPath`.
     MountPoint {
-        /// Which, by its place in `volumeMounts`.
+        /// The index of the entry in `volumeMounts`.
         mount: usize,
     },
     /// `workingDir` is not a directory.
     WorkingDir,
-    /// It refers to a ConfigMap, Secret, key or variable that does not exist.
+    /// The container refers to a ConfigMap, Secret, key or variable that does not exist.
     BadReference,
-    /// The image cannot be run: it has no program, or something else where a container needs a directory.
+    /// The image cannot be run: it has no program, or it has a file where a container needs a directory.
     UnusableImage,
-    /// The container asks for something that this machine, or its runtime, does not have. The message says what.
+    /// The container requires something that this machine or its runtime does not have. The message says
+    /// what.
     Unsupported,
 }
 
@@ -171,13 +173,13 @@ pub enum StartCause {
 pub enum ProbeCause {
     /// Nothing listens on the port.
     Refused,
-    /// It took too long.
+    /// The attempt timed out.
     TimedOut,
-    /// There is no connection for another reason, or it broke.
+    /// The connection failed for another reason, or broke.
     NoConnection,
-    /// It answers, but not with success.
+    /// The answer does not mean success.
     BadAnswer,
-    /// The command ended with another code than 0.
+    /// The command exited with a code other than 0.
     ExitCode,
 }
 
@@ -185,7 +187,7 @@ pub enum ProbeCause {
 mod tests {
     use super::*;
 
-    /// The documentation of every cause, in the same words as the trace.
+    /// The page that documents every cause, with the names that the trace uses.
     const DOCS: &str = include_str!("../../../docs/guide/everyday.md");
 
     fn name(cause: Cause) -> String {

@@ -1,26 +1,27 @@
-//! Everything there is to say about a pod before it runs, in one call: its plan is made once and checked with it.
+//! Checks a pod before it runs. The pod is planned once, and the plan is checked as well.
 
 use crate::dialect::{Planned, plan};
 use crate::source::{FeatureGates, Finding, PodInput};
 use crate::validate::{validate, validate_job, validate_plan};
 
-/// What makes the pod, as far as that changes what is right for it.
+/// The kind of object that creates the pod, because that affects which settings are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodOwner {
-    /// Nothing, or a workload that keeps its pods running.
+    /// No object, or a workload that keeps its pods running.
     Other,
     /// A Job or CronJob without a podFailurePolicy.
     Job,
-    /// A Job or CronJob with one.
+    /// A Job or CronJob with a podFailurePolicy.
     JobWithFailurePolicy,
 }
 
 /// A pod that was checked.
 #[derive(Debug, Clone)]
 pub struct CheckedPod {
-    /// Its plan, unless there can be none.
+    /// The plan; `None` if the pod cannot be planned.
     pub planned: Option<Planned>,
-    /// What is wrong or odd. The rules of the pod and of its dialects overlap: some may be said twice.
+    /// Errors, warnings and notes. Rules of pods and rules of dialects overlap, so the same finding may occur
+    /// twice.
     pub findings: Vec<Finding>,
 }
 

@@ -1,12 +1,12 @@
-//! Objects that pods refer to.
+//! Objects that pods refer to, such as ConfigMaps and Secrets.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-/// The ConfigMap that exists in every namespace of a cluster, and that every pod dumped from one mounts
-/// beside its token. Volumes work without it.
+/// The ConfigMap that a cluster creates in every namespace. Every pod exported from a cluster mounts it
+/// beside its token. Here it is optional.
 pub const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Objects that pods refer to, by namespace and name.
@@ -23,15 +23,15 @@ pub struct Companions {
 }
 
 impl Companions {
-    /// A pod's priority, as a cluster's admission would set it: its own `priority`, else that of its class,
-    /// else that of the default class, else 0.
+    /// A pod's priority, as a cluster's admission would set it: its own `priority`, or that of its class, or
+    /// that of the default class, or 0.
     pub fn priority(&self, pod: &Pod) -> i32 {
         let spec = pod.spec.as_ref();
         if let Some(priority) = spec.and_then(|spec| spec.priority) {
             return priority;
         }
         match spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|name| !name.is_empty()) {
-            // Every cluster has these two.
+            // Every cluster has these two classes.
             Some("system-node-critical") => 2_000_001_000,
             Some("system-cluster-critical") => 2_000_000_000,
             Some(name) => self.priority_classes.get(name).and_then(|class| class.value).unwrap_or(0),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, PodSpec, SELinuxOptions};
 
-/// Prefix of the annotations, followed by a container's name, that set profiles before Kubernetes 1.30.
+/// The prefix of the annotations that set profiles before Kubernetes 1.30. The name of a container follows
+/// it.
 pub const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Where a setting was found.
@@ -18,8 +19,8 @@ pub enum SettingOrigin {
     Annotation(String),
 }
 
-/// The profile of a container: its own, else the annotation's, else the pod's. An invalid annotation is
-/// ignored here; validation refuses it.
+/// The AppArmor profile of a container: its own, or the annotation's, or the pod's. An invalid annotation is
+/// ignored here, because validation refuses it.
 pub fn app_armor_profile(
     annotations: Option<&BTreeMap<String, String>>,
     spec: &PodSpec,
@@ -37,7 +38,7 @@ pub fn app_armor_profile(
     pod.map(|profile| (profile, SettingOrigin::Pod))
 }
 
-/// The profile given by an annotation's value.
+/// The profile that the value of an annotation selects.
 pub(crate) fn annotated(value: &str) -> Option<AppArmorProfile> {
     let profile = |kind: &str, local: Option<&str>| AppArmorProfile {
         type_: kind.to_owned(),
@@ -53,7 +54,8 @@ pub(crate) fn annotated(value: &str) -> Option<AppArmorProfile> {
     }
 }
 
-/// The SELinux label of a container: each part from the container, else from the pod.
+/// The SELinux label of a container. Each part comes from the container or, if it is not set there, from the
+/// pod.
 pub fn selinux_options(spec: &PodSpec, container: &Container) -> Option<(SELinuxOptions, SettingOrigin)> {
     let own = container.security_context.as_ref().and_then(|c| c.se_linux_options.clone());
     let pod = || spec.security_context.as_ref().and_then(|c| c.se_linux_options.clone());

@@ -1,9 +1,8 @@
 //! Converts a pod from one dialect to another.
 //!
-//! [`convert`] expresses a pod's order in a dialect, as edits of the manifest. The conversion is best effort:
-//! [`compare`] derives from the plans before and after what the pod could rely on and no longer can (a loss),
-//! and what differs without being weaker (a note). So the report is always true of the result, even where
-//! dialects are combined in unforeseen ways.
+//! [`convert`] expresses a pod's order in a dialect, as edits of the manifest. The conversion is best effort.
+//! [`compare`] compares the plans before and after: a guarantee that the pod no longer has is a loss, any
+//! other difference is a note. The report is therefore correct for every combination of dialects.
 
 mod compare;
 mod depends_on;
@@ -23,8 +22,7 @@ pub use lists::{in_order, levels_as_sidecars, startup_probe};
 pub use object::apply;
 pub use restarts::{compare_restarts, keep_restarts};
 
-/// One change of a manifest. Paths are relative to the pod and valid at the moment the edit is made, after
-/// the edits before it.
+/// One change of a manifest. Paths are relative to the pod, and valid after all earlier edits have been made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// Sets a value; missing parents are added.
@@ -42,7 +40,7 @@ pub enum Edit {
         key: &'static str,
         /// Its value.
         value: Value,
-        /// Its neighbour.
+        /// The key after which the entry is added.
         after: &'static str,
     },
     /// Adds an entry at the end of a list.
@@ -63,7 +61,7 @@ pub enum Edit {
         from: FieldPath,
         /// The list it goes to.
         to: FieldPath,
-        /// Its new index there, counted before it is removed from the old one.
+        /// Its new index there, counted before the entry is removed from its old place.
         index: usize,
     },
 }
@@ -93,7 +91,7 @@ impl Target {
     }
 }
 
-/// The edits that express a pod's plan in another dialect. Empty if it already is in that dialect.
+/// The edits that express a pod's plan in another dialect. Empty if the pod already uses that dialect.
 pub fn convert(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit> {
     let said =
         |d: &Dialect| *d == target.dialect() || (target == Target::Priority && *d == Dialect::Terminator);

@@ -1,20 +1,20 @@
-//! A decision: what to do now, when to decide again, and why each waiting container waits.
+//! The decision of the engine: what to do now, when to decide again, and why each waiting container waits.
 
 use crate::action::Action;
 use crate::observation::HookKind;
 use crate::plan::Need;
 use crate::time::Time;
 
-/// The result of one decision. Reused by callers that decide often, so that deciding does not allocate.
+/// The result of one decision. Callers that decide often reuse it, so that deciding does not allocate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// What to do now, in order.
     pub actions: Vec<Action>,
-    /// Decide again at this time, if nothing happens before.
+    /// When to decide again if nothing happens before.
     pub wake: Option<Time>,
     /// Why each waiting container waits, in plan order.
     pub waits: Vec<(usize, Wait)>,
-    /// For each container, which one delays its stop; scratch space of the stop rules.
+    /// For each container, the one that delays its stop. Working memory of the stop rules.
     pub(crate) held_by: Vec<Option<usize>>,
 }
 
@@ -39,52 +39,52 @@ impl Decision {
     }
 }
 
-/// Why a container waits. [`crate::explain`] makes a sentence of it.
+/// Why a container waits. [`crate::explain`] turns it into a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// For the pod's sandbox.
+    /// It waits for the pod's sandbox.
     Sandbox,
-    /// For another container.
+    /// It waits for another container.
     Gate {
-        /// Which.
+        /// The index of the other container in the plan.
         on: usize,
         /// The required state.
         need: Need,
     },
-    /// For its image, which is being pulled.
+    /// It waits for its image, which is being pulled.
     Image,
-    /// For the next attempt to pull its image.
+    /// It waits for the next attempt to pull its image.
     ImageRetry {
-        /// When.
+        /// The time of the next attempt.
         at: Time,
     },
-    /// For the end of its crash-loop back-off.
+    /// It waits for the end of its crash-loop back-off.
     Backoff {
-        /// When.
+        /// The end of the back-off.
         until: Time,
     },
-    /// For the next attempt to start it, after the runtime refused.
+    /// It waits for the next attempt to start it, because the runtime refused the last one.
     StartRetry {
-        /// When.
+        /// The time of the next attempt.
         at: Time,
     },
-    /// It is running, and its hook has not ended.
+    /// It is running, but its hook has not ended.
     Hook {
-        /// Which.
+        /// The kind of the hook.
         hook: HookKind,
     },
     /// It is running, but its startup probe has not passed.
     StartupProbe,
     /// It is running, but its readiness probe does not pass.
     ReadinessProbe,
-    /// Being stopped: another container must be gone first.
+    /// It is being stopped, but another container must end first.
     StopTurn {
-        /// Which.
+        /// The index of the other container in the plan.
         on: usize,
     },
-    /// Being stopped: the first preStop hook of another container is running.
+    /// It is being stopped, but the first preStop hook of another container is still running.
     FirstPreStop {
-        /// Which container.
+        /// The index of the other container in the plan.
         on: usize,
     },
     /// It was told to stop and is still running.
@@ -92,14 +92,14 @@ pub enum Wait {
         /// When it will be killed.
         kill_at: Time,
     },
-    /// The mains are done, and it runs on for a while.
+    /// The mains have ended, and the sidecar keeps running for its delay.
     SidecarDelay {
-        /// Until when.
+        /// The end of the delay.
         until: Time,
     },
-    /// For the rest of the pod to end, before everything starts over.
+    /// It waits for the rest of the pod to end, before the whole pod starts over.
     Rerun {
-        /// Not before this time.
+        /// The earliest time of the new start.
         not_before: Time,
     },
 }

@@ -1,7 +1,6 @@
-//! A sentence for everything a container can wait for and everything that ends one.
+//! Explains in a sentence why a container waits, or why a container or pod is stopped.
 //!
-//! `run`, `plan`, `simulate` and the pod status all show these sentences; they are part of the user
-//! interface.
+//! `run`, `plan`, `simulate` and the pod status show these sentences, so they are part of the user interface.
 
 use outrigger_text::HumanDuration;
 
@@ -16,12 +15,14 @@ use crate::probe;
 use crate::rules;
 use crate::time::Time;
 
-/// Why a container waits. The container itself is the implied subject: "waits for `proxy` to be ready: …".
+/// Why a container waits. The sentence leaves out its subject, the container: "waits for `proxy` to be ready:
+/// …".
 pub fn explain(plan: &Plan, obs: &Observation, container: usize, wait: Wait, now: Time) -> String {
     Teller { plan, obs, now }.wait(container, wait, Depth::Chain)
 }
 
-/// What ends a pod. The pod is the implied subject where no container is named: "was asked to stop".
+/// Why a pod is stopped. If the sentence does not name a container, its subject is the pod: "was asked to
+/// stop".
 pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String {
     let name = |i: usize| &plan.containers[i].name;
     match cause {
@@ -64,7 +65,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
     }
 }
 
-/// The first container to fail for good of those that decide about the pod.
+/// The first container that failed for good, among those that count for the result.
 pub(crate) fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
     let ended = plan.containers.iter().zip(&obs.containers).enumerate();
     let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
@@ -73,7 +74,7 @@ pub(crate) fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'
 }
 
 impl KillReason {
-    /// Why a container is being stopped, to follow "because".
+    /// Why a container is being stopped. The text follows "because".
     pub fn why(self) -> &'static str {
         match self {
             KillReason::Liveness => "its liveness probe failed",
@@ -93,7 +94,7 @@ impl KillReason {
 /// The duration of a probe attempt is shown if it is longer than this.
 const SLOW_PROBE_MS: u64 = 500;
 
-/// How far a chain of waiting containers is followed.
+/// How far to follow a chain of waiting containers.
 #[derive(Clone, Copy, PartialEq)]
 enum Depth {
     /// Also say what the other container is waiting for.
@@ -113,7 +114,7 @@ impl Teller<'_> {
         &self.plan.containers[i].name
     }
 
-    /// What a container is doing, and for how long, if that is long enough to be said.
+    /// What a container is doing, and for how long, if that is long enough to mention.
     fn lasting(&self, activity: &str, since: Time) -> String {
         match self.now.since(since) < 1_000 {
             true => format!("it is {activity}"),
@@ -235,7 +236,7 @@ impl Teller<'_> {
         }
     }
 
-    /// What the container that another waits for is doing now.
+    /// What a container is doing now that another one waits for.
     fn activity(&self, i: usize, need: Need, depth: Depth) -> String {
         let (p, c) = (&self.plan.containers[i], &self.obs.containers[i]);
         match c.state {
@@ -285,7 +286,7 @@ impl Teller<'_> {
         }
     }
 
-    /// Why another container waits: taken from the engine, so that there is only one answer.
+    /// Why another container waits. The engine is asked, so that there is only one answer.
     fn wait_of(&self, i: usize) -> Option<Wait> {
         let mut decision = Decision::default();
         decide(self.plan, self.obs, self.now, &mut decision);
@@ -301,7 +302,7 @@ impl Teller<'_> {
         let state = c.probe(kind);
         if state.failures > 0 {
             let last = state.message.as_ref().map_or(String::new(), |m| format!(", last: {m}"));
-            // As in the log: early attempts do not count.
+            // As in the log, early attempts do not count.
             let counted = match state.run.min(plan.failure_threshold) {
                 0 => String::new(),
                 n => format!(" ({n} of {})", plan.failure_threshold),
@@ -340,7 +341,8 @@ fn need_words(need: Need) -> &'static str {
 fn exit_words(exit: &Exit) -> String {
     let code = exit.code;
     match (exit.killed_for, exit.reason) {
-        // A program that ends well when it is told to does not say why it was told.
+        // A program that was told to stop may exit with 0, so the reason of the stop is more useful than its
+        // own.
         (Some(kill), _) => format!("exit code {code} because {}", kill.why()),
         (None, crate::ExitReason::OomKilled) => format!("exit code {code}, out of memory"),
         (None, _) => format!("exit code {code}"),

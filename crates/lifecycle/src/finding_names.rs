@@ -1,4 +1,5 @@
-//! What users see of a finding's code. Findings cite the rules of docs/internals/spec, which mean nothing to the author of a manifest.
+//! The names that users see for the codes of findings. Codes are rule ids of docs/internals/spec, which mean
+//! nothing to the author of a manifest.
 
 /// The rules that findings cite, with the name that users see.
 const NAMES: [(&str, &str); 44] = [
@@ -48,7 +49,7 @@ const NAMES: [(&str, &str); 44] = [
     ("ST-6", "terminator"),
 ];
 
-/// The name of a code: itself, unless it is a rule.
+/// The name for a code. A code that is not a rule id is its own name.
 pub(crate) fn name(code: &'static str) -> &'static str {
     let known = NAMES.iter().find(|(rule, _)| *rule == code);
     known.map_or(code, |(_, name)| name)
@@ -58,7 +59,7 @@ pub(crate) fn name(code: &'static str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Whether a text is the number of a rule.
+    /// Whether a text is a rule id.
     fn is_rule(text: &str) -> bool {
         let letters: String = text.chars().take_while(char::is_ascii_uppercase).collect();
         let rest = text[letters.len()..].trim_start_matches('-');
@@ -69,7 +70,7 @@ mod tests {
 
     #[test]
     fn users_see_no_rules() {
-        // Every rule that the sources of this crate cite in a string is known.
+        // Every rule id that a string in the sources of this crate cites must have a name.
         let sources = [
             include_str!("dialect/mod.rs"),
             include_str!("dialect/priority.rs"),

@@ -1,5 +1,5 @@
-//! Updates the observation: after an event ([`Observation::apply`]) and after an action
-//! ([`Observation::mark`]). Pure, total, idempotent for repeated events.
+//! Updates the observation, after an event ([`Observation::apply`]) and after an action
+//! ([`Observation::mark`]). Both are pure and accept every input, and a repeated event has no effect.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::rules;
 use crate::time::Time;
 
 impl Observation {
-    /// Applies an event. Events of another instance than the current one, and repeated ones, change nothing.
+    /// Applies an event. Repeated events, and events of another instance than the current one, change
+    /// nothing.
     pub fn apply(&mut self, plan: &Plan, event: &Event, now: Time) {
         self.latch_gates(plan);
         match event {
@@ -133,9 +134,9 @@ impl Observation {
         }
     }
 
-    /// Prepares an observation that was stored across a crash of the observer: nothing that was in progress
-    /// then still is. Hooks are not run a second time (G-45); the result of a start in progress is unknown
-    /// until the runtime reports it.
+    /// Prepares an observation that was stored before the observer crashed. Nothing that was in progress then
+    /// is in progress now. Hooks are not run a second time (G-45). The result of a start is unknown until the
+    /// runtime reports it.
     pub fn recover(&mut self) {
         if self.sandbox.state == SandboxState::Creating {
             self.sandbox.state = SandboxState::Absent;
@@ -150,7 +151,7 @@ impl Observation {
             for probe in &mut c.probes {
                 probe.in_flight = None;
             }
-            // A first start whose hook was running counts as launched; the result of the hook is lost.
+            // A first start whose hook was running counts as launched. The result of the hook is lost.
             c.was_launched |= c.post_start.is_running();
             for hook in [&mut c.post_start, &mut c.pre_stop, &mut c.first_pre_stop] {
                 if hook.is_running() {
@@ -160,8 +161,8 @@ impl Observation {
         }
     }
 
-    /// Undoes a start that was marked and never reached the runtime, because the observer ended in between.
-    /// It is not a failure: the container is started as if nothing had been marked.
+    /// Undoes a start that was marked but never reached the runtime, because the observer ended in between.
+    /// This is not a failure: the container is started as if it had not been marked.
     pub fn take_back_start(&mut self, container: usize) {
         if let Some(c) = self.containers.get_mut(container)
             && matches!(c.state, State::Starting { .. } | State::Unknown)
@@ -171,7 +172,7 @@ impl Observation {
         }
     }
 
-    /// Forgets the state of a container's image: it is checked before the next start.
+    /// Forgets the state of a container's image, so that it is checked before the next start.
     pub fn forget_image(&mut self, container: usize) {
         if let Some(c) = self.containers.get_mut(container)
             && c.image == Image::Present
@@ -192,7 +193,7 @@ impl Observation {
         c.was_ready |= c.was_started && rules::is_ready(p, c);
     }
 
-    /// Records, before an event may close them again, which containers have open gates.
+    /// Records which containers have open gates, before an event can close these again.
     fn latch_gates(&mut self, plan: &Plan) {
         for (i, p) in plan.containers.iter().enumerate() {
             let c = &self.containers[i];
@@ -214,7 +215,7 @@ impl Observation {
 
     fn sandbox_failed(&mut self, message: &Arc<str>, now: Time) {
         let sandbox = &mut self.sandbox;
-        // Otherwise it is repeated, or about a sandbox that is lost by now.
+        // Otherwise the event is a repetition, or about a sandbox that is already lost.
         if sandbox.state == SandboxState::Creating {
             sandbox.state = SandboxState::Absent;
             sandbox.failures += 1;
@@ -250,7 +251,7 @@ impl Observation {
 
     fn exited(&mut self, plan: &Plan, container: usize, attempt: u32, exit: &Exit) {
         if self.current(container, attempt).is_some_and(|c| c.state.is_alive()) {
-            // The states it reached while the observer was away are recorded before it is gone (R2.34).
+            // First records the states that it reached while the observer was away (R2.34).
             self.latch(plan, container);
             let c = &mut self.containers[container];
             c.exited(exit.clone());
@@ -269,8 +270,8 @@ impl Observation {
         }
         c.image = Image::Unknown;
         c.image_failures = 0;
-        // R2.5: completed and running init containers ignore a new image; a later start uses it. Ephemeral
-        // containers run once (R1.10).
+        // R2.5: init containers that run or have completed ignore a new image, but a later start uses it.
+        // Ephemeral containers run once (R1.10).
         let looks_back = match plan.containers[container].role {
             Role::Init => !c.was_run,
             Role::Ephemeral => false,
@@ -280,7 +281,7 @@ impl Observation {
         c.backoff = Default::default(); // R1.64
     }
 
-    /// Applies changes of the pod; `plan` already has them.
+    /// Applies changes to the observation. `plan` already contains them.
     pub(crate) fn update(&mut self, plan: &Plan, changes: &[Change]) {
         for change in changes {
             match *change {
@@ -296,13 +297,13 @@ impl Observation {
             self.restart_requested = true;
             return;
         };
-        // A requested restart does not wait for an earlier back-off.
+        // A requested restart does not wait for the end of a back-off.
         c.backoff = Default::default();
         c.start_failure = None;
         if matches!(c.image, Image::Failed { .. }) {
             c.image = Image::Unknown;
         }
-        // A container that is being started is already new.
+        // A container that is being started needs no other restart.
         c.restart_requested = matches!(c.state, State::Running { .. });
     }
 
@@ -345,7 +346,7 @@ impl Observation {
         self.shorten_kills(self.stop.map_or(deadline, |s| s.deadline));
     }
 
-    /// Containers that are already being stopped have no more time than the others.
+    /// Shortens stops in progress: a container that is already being stopped gets no more time than the others.
     fn shorten_kills(&mut self, limit: Time) {
         for kill in self.containers.iter_mut().filter_map(|c| c.kill.as_mut()) {
             kill.deadline = kill.deadline.min(limit);
@@ -368,7 +369,7 @@ impl Observation {
         self.shorten_kills(deadline);
     }
 
-    /// Everything starts over from the first init container (R2.42, R2.53).
+    /// Starts over from the first init container (R2.42, R2.53).
     fn rerun(&mut self, plan: &Plan, now: Time) {
         let Some(rerun) = self.rerun.take() else { return };
         let by_rule = matches!(rerun.cause, RerunCause::Rule { .. });
@@ -387,7 +388,7 @@ impl Observation {
                 continue;
             }
             let ran = c.exit.is_some() || c.was_run;
-            // Late events of a failed start must not be taken for the next one.
+            // The next start gets a new number, so that late events of a failed start are not applied to it.
             if ran || c.start_failure.is_some() {
                 c.attempt += 1;
             }
@@ -409,8 +410,8 @@ impl Observation {
 }
 
 impl Container {
-    /// After a crash of the observer it is unknown whether a start happened; this is also the runtime's report that it
-    /// did not.
+    /// Records that a start failed. The runtime also reports this if a start never happened, when the
+    /// observer did not know that because it had crashed.
     fn start_failed(&mut self, reason: &Arc<str>, message: &Arc<str>, now: Time) {
         if !matches!(self.state, State::Starting { .. } | State::Unknown) {
             return;
@@ -429,7 +430,7 @@ impl Container {
 
     fn exited(&mut self, mut exit: Exit) {
         exit.killed_for = self.kill.and_then(|kill| {
-            // In a pod's stop, a container that exits before it was signalled has exited by itself (G-18).
+            // While a pod stops, a container that exits before it was signalled has exited by itself (G-18).
             let told = kill.signalled_at.is_some() || kill.killed_at.is_some() || self.pre_stop != Hook::Idle;
             (kill.reason != KillReason::PodStop || told).then_some(kill.reason)
         });
@@ -453,7 +454,7 @@ impl Container {
     }
 }
 
-/// The exit that the kubelet publishes for every container it removed to restart the pod in place (R2.43).
+/// The exit that the kubelet publishes for every container it removes to restart the pod in place (R2.43).
 fn restarting_all(now: Time) -> Exit {
     Exit {
         code: 137,

@@ -1,4 +1,5 @@
-//! Sidecars that everybody knows and that nobody marked: a Job whose `istio-proxy` is an ordinary container never completes.
+//! Finds well-known sidecars that are not marked as sidecars. A Job with an ordinary container `istio-proxy`
+//! never completes.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -7,7 +8,7 @@ use crate::plan::{Plan, RestartPolicy, Role};
 use crate::rules::final_exit;
 use crate::shell::{base_name, script_of};
 
-/// Names of containers that are sidecars wherever they are used.
+/// Container names that are always used for sidecars.
 const NAMES: [&str; 53] = [
     "alloy",
     "alloydb-auth-proxy",
@@ -64,7 +65,7 @@ const NAMES: [&str; 53] = [
     "xray-daemon",
 ];
 
-/// Images of such containers: the end of the repository's path.
+/// Images of such sidecars, by the end of the repository's path.
 const REPOSITORIES: [&str; 41] = [
     "alloydb-auth-proxy",
     "appmesh-envoy",
@@ -109,13 +110,13 @@ const REPOSITORIES: [&str; 41] = [
     "xray-daemon",
 ];
 
-/// Programs of such containers whose names are not those of containers.
+/// Programs of such sidecars that are not also container names.
 const PROGRAMS: [&str; 3] = ["linkerd2-proxy", "otelcol", "pilot-agent"];
 
-/// Words in commands that show that somebody ends such containers already.
+/// Words in commands that show that another container already ends such sidecars.
 const ENDS_OTHERS: [&str; 3] = ["linkerd-await", "4191/shutdown", "quitquitquit"];
 
-/// Arguments with which such a program ends by itself.
+/// Arguments that make such a program end by itself.
 const ENDS_ITSELF: [&str; 7] = [
     "exit-after-auth",
     "exit_after_auth",
@@ -126,11 +127,11 @@ const ENDS_ITSELF: [&str; 7] = [
     "--mode init_only ",
 ];
 
-/// Variables with which git-sync ends by itself.
+/// Environment variables that make git-sync end by itself.
 const ONE_TIME: [&str; 2] = ["GITSYNC_ONE_TIME", "GIT_SYNC_ONE_TIME"];
 
-/// The containers that would keep a pod from completing although they are well-known sidecars: they are not marked in any
-/// dialect, and other containers of the pod run to completion. Indices of the plan.
+/// Well-known sidecars that would keep the pod from completing, by their plan indices. No dialect marks them,
+/// and the other containers of the pod run to completion.
 pub fn forgotten_sidecars(pod: &Pod, plan: &Plan) -> Vec<usize> {
     let Some(spec) = &pod.spec else { return Vec::new() };
     let keepers: Vec<usize> = (0..plan.containers.len())
@@ -142,14 +143,15 @@ pub fn forgotten_sidecars(pod: &Pod, plan: &Plan) -> Vec<usize> {
     };
     let (found, work): (Vec<usize>, Vec<usize>) = keepers.into_iter().partition(known);
     let completes = |&i: &usize| plan.containers[i].restart.policy != RestartPolicy::Always;
-    // A pod whose own work is one of these programs is left alone, and so is one that is never complete.
+    // No finding if such a program is the pod's only work, if the pod never completes, or if a container ends
+    // the sidecars.
     if work.is_empty() || !work.iter().all(completes) || spec.containers.iter().any(ends_others) {
         return Vec::new();
     }
     found
 }
 
-/// Whether containers that nobody marked are all that keeps a pod running: everything else has done its work.
+/// Whether only such unmarked sidecars keep a pod running: all other containers have succeeded.
 pub fn only_forgotten_run(plan: &Plan, obs: &Observation, forgotten: &[usize]) -> bool {
     let keepers = plan.containers.iter().zip(&obs.containers).enumerate().filter(|(_, (p, _))| p.keeps_alive);
     let mut others = keepers.filter(|(i, _)| !forgotten.contains(i)).peekable();
@@ -159,10 +161,11 @@ pub fn only_forgotten_run(plan: &Plan, obs: &Observation, forgotten: &[usize]) -
         && forgotten.iter().any(|&i| obs.containers[i].state.is_alive())
 }
 
-/// Whether a container is one of these sidecars and runs until somebody ends it.
+/// Whether a container is a well-known sidecar that does not end by itself.
 fn is_sidecar(container: &Container) -> bool {
     let words = words(container);
-    // The command alone decides: an image may take `sh -c` as arguments of its program.
+    // Only `command` can replace the program of the image. In `args`, `sh -c` may be arguments of that
+    // program.
     let has_script = container.command.is_some().then(|| script_of(&words)).flatten();
     let image = container.image.as_deref().unwrap_or_default();
     !ends_itself(container, &words)
@@ -177,7 +180,7 @@ fn is_sidecar(container: &Container) -> bool {
         }
 }
 
-/// Whether a script runs one of the programs. Another one replaces the program of the image.
+/// Whether a script runs one of the programs. Any other script replaces the program of the image.
 fn runs_sidecar(script: &str) -> bool {
     let words: Vec<&str> = script.split_whitespace().map(base_name).collect();
     words.iter().any(|word| NAMES.contains(word) || PROGRAMS.contains(word))
@@ -188,7 +191,7 @@ fn is_known_image(image: &str) -> bool {
     REPOSITORIES.iter().any(|known| is_repository(image, known))
 }
 
-/// Whether an image is of a repository whose path ends like this.
+/// Whether the repository of an image ends with this path.
 fn is_repository(image: &str, known: &str) -> bool {
     let before = split(image).0.strip_suffix(known);
     before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
@@ -199,7 +202,7 @@ fn is_docker_daemon(image: &str) -> bool {
     is_repository(image, "docker") && split(image).1.split('-').any(|part| part == "dind")
 }
 
-/// The image of Vault serves its own users; with `agent` it serves other containers.
+/// Whether Vault's image runs as an agent for the other containers. Without `agent` it is not a sidecar.
 fn is_vault_agent(image: &str, words: &[&str]) -> bool {
     let words = match words {
         [program, rest @ ..] if base_name(program) == "vault" => rest,
@@ -218,18 +221,18 @@ fn split(image: &str) -> (&str, &str) {
     }
 }
 
-/// The command and the arguments of a container, as far as the manifest has them.
+/// The command and the arguments of a container, as written in the manifest.
 fn words(container: &Container) -> Vec<&str> {
     let words = container.command.iter().flatten().chain(container.args.iter().flatten());
     words.map(String::as_str).collect()
 }
 
-/// Whether a container's command ends sidecars.
+/// Whether a container's command ends sidecars of its pod.
 fn ends_others(container: &Container) -> bool {
     words(container).iter().any(|word| ENDS_OTHERS.iter().any(|ends| word.contains(ends)))
 }
 
-/// Whether a program was told to end by itself, once it has done its work.
+/// Whether arguments or variables make a program end by itself when its work is done.
 fn ends_itself(container: &Container, words: &[&str]) -> bool {
     let line = format!("{} ", words.join(" "));
     let variables = container.env.iter().flatten();

@@ -1,7 +1,8 @@
-//! The pure core of Outrigger: the meaning of a pod, and what to do next.
+//! The pure core of Outrigger: what a pod means, and what to do next.
 //!
-//! No I/O, no clock, no randomness, no async. Everything here is a function of its arguments: a pod as written becomes
-//! a [`Plan`]; a plan, an [`Observation`] and the time become a [`Decision`]; an observation becomes a pod status.
+//! There is no I/O, no clock, no randomness and no async code. Everything is a function of its arguments: a
+//! pod as written becomes a [`Plan`]; a plan, an [`Observation`] and the time become a [`Decision`]; an
+//! observation becomes a pod status.
 #![forbid(unsafe_code)]
 
 mod action;

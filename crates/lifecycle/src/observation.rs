@@ -1,8 +1,8 @@
-//! The observation: the current knowledge about a pod.
+//! The observation: what is known about a pod now.
 //!
-//! Plain data. [`crate::fold`] updates it after events; [`crate::decide`] only reads it. It is serializable,
-//! so that an agent can keep it across its own crash: deadlines, back-offs, hook and probe states survive
-//! (G-39, G-44, G-45).
+//! This is plain data. [`crate::fold`] updates it after events, and [`crate::decide`] only reads it. It is
+//! serializable, so that an agent keeps it when it crashes: deadlines, back-offs, and hook and probe states
+//! survive (G-39, G-44, G-45).
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{Plan, ProbeKind};
 use crate::time::Time;
 
-/// The current knowledge about a pod.
+/// What is known about a pod now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
-    /// When the pod was accepted; its active deadline counts from here.
+    /// When the pod was accepted. Its active deadline counts from here.
     pub since: Time,
     /// The sandbox.
     pub sandbox: Sandbox,
-    /// One entry per container of the plan, same order.
+    /// One entry per container of the plan, in the same order.
     pub containers: Vec<Container>,
-    /// The pod is being stopped.
+    /// Set while the pod is being stopped, and afterwards.
     pub stop: Option<Stop>,
-    /// Everything is being stopped to start over from the first init container.
+    /// Set while all containers are being stopped, to start over from the first init container.
     pub rerun: Option<Rerun>,
     /// A restart of all containers was requested and has not begun yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub restart_requested: bool,
     /// Back-off between in-place restarts of the whole pod (G-43).
     pub rerun_backoff: Backoff,
-    /// The size of each volume of [`Plan::volume_limits`] when it was last measured, same order.
+    /// The last measured size of each volume of [`Plan::volume_limits`], in the same order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_bytes: Vec<u64>,
-    /// Nothing is running or will run again: the result is final.
+    /// Nothing is running, and nothing will be started again. The result is final.
     pub over: bool,
 }
 
@@ -43,9 +43,9 @@ pub struct Sandbox {
     pub state: SandboxState,
     /// How many sandboxes there were before this one.
     pub attempt: u32,
-    /// When creating it may be retried, after a failure.
+    /// The earliest time of the next attempt to create it, after a failure.
     pub retry_at: Time,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
     /// The message of the last failure.
     pub message: Option<Arc<str>>,
@@ -64,12 +64,13 @@ pub enum SandboxState {
     Lost,
 }
 
-/// The current knowledge about one container.
+/// What is known about one container now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// Its state.
     pub state: State,
-    /// Number of the current (or next, while waiting) instance, from 0. Events of other instances are stale.
+    /// The number of the current instance, from 0; while the container waits, of the next one. Events of
+    /// other instances are stale.
     pub attempt: u32,
     /// How often it was restarted.
     pub restarts: u32,
@@ -79,18 +80,18 @@ pub struct Container {
     pub last_exit: Option<Exit>,
     /// Its image.
     pub image: Image,
-    /// Failed attempts to pull the image in a row.
+    /// The number of failed pulls in a row.
     pub image_failures: u32,
-    /// The spec's image changed since the current instance was started.
+    /// The spec has a new image since the current instance was started.
     pub image_changed: bool,
-    /// It was started at least once since the pod (re)started: its gates no longer hold it, except those that
-    /// apply to every start.
+    /// It was started at least once since the pod started or restarted. Its gates no longer apply, except
+    /// those that apply to every start.
     pub was_run: bool,
     /// Before its first start, all gates that wait for a state of another container were open at the same
-    /// time. They no longer hold it: it may only be late because of its image.
+    /// time. They no longer apply, so that a slow pull of its image does not change the result.
     #[serde(default)]
     pub gates_were_open: bool,
-    /// Its first start was attempted, postStart included.
+    /// Its first start was attempted, including its postStart hook.
     pub was_launched: bool,
     /// Some instance was started in the sense of [`crate::Need::Started`].
     pub was_started: bool,
@@ -100,23 +101,24 @@ pub struct Container {
     pub was_completed: bool,
     /// Crash-loop back-off.
     pub backoff: Backoff,
-    /// The runtime could not create or start it.
+    /// The last start, if the runtime refused it.
     pub start_failure: Option<StartFailure>,
-    /// Startup, liveness, readiness; of the current instance only (G-37, G-38).
+    /// The startup, liveness and readiness probes of the current instance (G-37, G-38).
     pub probes: [Probe; 3],
-    /// postStart of the current instance.
+    /// The postStart hook of the current instance.
     pub post_start: Hook,
-    /// preStop of the current instance.
+    /// The preStop hook of the current instance.
     pub pre_stop: Hook,
-    /// The extra preStop at the beginning of the stop, as in the KEP.
+    /// The additional preStop hook at the beginning of a stop, as in the KEP.
     pub first_pre_stop: Hook,
-    /// It is being stopped.
+    /// Set while the container is being stopped.
     pub kill: Option<Kill>,
-    /// Sum of the attempts of the containers it restarts with, at its start.
+    /// The sum of the instance numbers of all containers that it restarts with, when it was started. If the
+    /// sum changes, it must restart.
     pub started_with: u32,
-    /// All containers in its fence have been ready since it was started.
+    /// All containers in its fence were ready when it was started.
     pub fence_was_open: bool,
-    /// Number of the sandbox it was last started in.
+    /// The number of the sandbox that it was last started in.
     #[serde(default)]
     pub sandbox: u32,
     /// A restart was requested since the current instance was started.
@@ -129,9 +131,9 @@ pub struct Container {
 pub enum State {
     /// There is no instance.
     Waiting,
-    /// The runtime was told to start it.
+    /// The runtime was asked to start it.
     Starting {
-        /// When.
+        /// The time of the request.
         since: Time,
     },
     /// It is running.
@@ -146,7 +148,7 @@ pub enum State {
 }
 
 impl State {
-    /// Whether something may be running.
+    /// Whether a process may be running.
     pub fn is_alive(self) -> bool {
         matches!(self, State::Starting { .. } | State::Running { .. } | State::Unknown)
     }
@@ -155,11 +157,11 @@ impl State {
 /// How an instance ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Exit code; 128 + signal when a signal ended it.
+    /// The exit code; 128 plus the signal's number if a signal ended it.
     pub code: i32,
-    /// The signal, if one ended it.
+    /// The number of the signal, if one ended it.
     pub signal: Option<i32>,
-    /// The runtime's reason.
+    /// The reason that a pod status shows.
     pub reason: ExitReason,
     /// When it was started; `None` if it never ran.
     pub started_at: Option<Time>,
@@ -167,31 +169,32 @@ pub struct Exit {
     pub finished_at: Time,
     /// Its termination message.
     pub message: Option<Arc<str>>,
-    /// Why we were stopping it, if we were.
+    /// Why it was being stopped, if it was.
     pub killed_for: Option<KillReason>,
 }
 
 impl Exit {
-    /// The one definition of failure (G-33): a non-zero code, or out of memory, whatever the code.
+    /// Whether this exit is a failure. This is the only definition (G-33): a code other than zero, or out of
+    /// memory with any code.
     pub fn failed(&self) -> bool {
         self.code != 0 || self.reason == ExitReason::OomKilled
     }
 }
 
-/// Terminated reasons (R5.47).
+/// The reasons of terminated containers (R5.47).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitReason {
-    /// Exit code 0.
+    /// The exit code was 0.
     Completed,
-    /// Any other.
+    /// The exit code was not 0.
     Error,
-    /// Killed because it was out of memory.
+    /// It was killed because it was out of memory.
     OomKilled,
     /// The program could not be exec'd.
     StartError,
-    /// The runtime has no record of how it ended.
+    /// The runtime does not know how it ended.
     ContainerStatusUnknown,
-    /// Stopped to restart the pod in place.
+    /// It was stopped to restart the pod in place.
     RestartingAllContainers,
 }
 
@@ -209,36 +212,36 @@ impl ExitReason {
     }
 }
 
-/// State of a container's image.
+/// The state of a container's image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Image {
-    /// Not requested yet.
+    /// It was not requested yet.
     Unknown,
-    /// Being pulled or looked up.
+    /// It is being pulled or looked up.
     Pulling,
-    /// Present.
+    /// It is present.
     Present,
     /// The last attempt failed.
     Failed {
-        /// Kubernetes' reason: `ErrImagePull`, `InvalidImageName` …
+        /// Kubernetes' reason, such as `ErrImagePull` or `InvalidImageName`.
         reason: Arc<str>,
-        /// The error.
+        /// The error, in human-readable form.
         message: Arc<str>,
         /// When it is retried.
         retry_at: Time,
     },
 }
 
-/// A start the runtime refused.
+/// A start that the runtime refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure {
-    /// Kubernetes' reason: `CreateContainerConfigError` …
+    /// Kubernetes' reason, such as `CreateContainerConfigError`.
     pub reason: Arc<str>,
     /// The error.
     pub message: Arc<str>,
     /// When it is retried.
     pub retry_at: Time,
-    /// Failed attempts in a row.
+    /// The number of failed attempts in a row.
     pub failures: u32,
 }
 
@@ -251,50 +254,51 @@ pub struct Backoff {
     pub let_through: Time,
 }
 
-/// The result of a probe.
+/// The overall result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Verdict {
-    /// No threshold reached yet.
+    /// No threshold was reached yet.
     #[default]
     Unknown,
-    /// Success threshold reached.
+    /// The success threshold was reached.
     Success,
-    /// Failure threshold reached.
+    /// The failure threshold was reached.
     Failure,
 }
 
-/// One probe of the current instance.
+/// The state of one probe of the current instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Probe {
     /// The result so far.
     pub verdict: Verdict,
-    /// Since when an attempt is in progress.
+    /// When the attempt in progress began, if there is one.
     pub in_flight: Option<Time>,
-    /// No attempt before this.
+    /// The earliest time of the next attempt.
     pub next_at: Time,
-    /// The last attempt's result.
+    /// Whether the last attempt succeeded.
     pub last_ok: Option<bool>,
-    /// Results in a row that count towards the threshold.
+    /// The number of equal results in a row that count towards the threshold.
     pub run: u32,
     /// When a result last counted.
     pub counted_at: Option<Time>,
-    /// Some attempt of this instance succeeded: the fast ramp is over.
+    /// Whether an attempt of this instance has succeeded. The fast attempts after the start then end.
     pub was_ok: bool,
-    /// Attempts in the ramp so far.
+    /// The number of fast attempts so far.
     pub ramp: u32,
     /// Failed attempts in a row, counted or not.
     pub failures: u32,
-    /// Attempts in a row that could not be made at all, at most one a period. They count towards no verdict.
+    /// The number of attempts in a row that could not be made at all, counted at most once per period. They
+    /// count towards no verdict.
     #[serde(default)]
     pub errors: u32,
-    /// When the last of them was counted.
+    /// When such an attempt was last counted.
     #[serde(default)]
     pub error_at: Option<Time>,
     /// The output of the last attempt.
     pub message: Option<Arc<str>>,
 }
 
-/// One run of a hook.
+/// The state of one hook.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Hook {
     /// It has not run.
@@ -302,14 +306,14 @@ pub enum Hook {
     Idle,
     /// It is running.
     Running {
-        /// Since when.
+        /// When it began.
         since: Time,
     },
     /// It succeeded.
     Done,
     /// It failed, or was cancelled.
     Failed {
-        /// The error.
+        /// The error, in human-readable form.
         message: Arc<str>,
     },
 }
@@ -326,20 +330,20 @@ impl Hook {
     }
 }
 
-/// Which hook.
+/// The kinds of hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HookKind {
-    /// postStart.
+    /// The postStart hook.
     PostStart,
-    /// preStop.
+    /// The preStop hook.
     PreStop,
     /// The KEP's first preStop, before any main is stopped.
     FirstPreStop,
 }
 
 impl HookKind {
-    /// The words users know.
+    /// The name that users know.
     pub fn name(self) -> &'static str {
         match self {
             HookKind::PostStart => "postStart",
@@ -349,7 +353,7 @@ impl HookKind {
     }
 }
 
-/// Why a single container is being ended.
+/// Why a single container is being stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KillReason {
@@ -363,7 +367,7 @@ pub enum KillReason {
     ImageChanged,
     /// A restart was requested.
     Restart,
-    /// A container it restarts with restarted.
+    /// Another container that it restarts with was restarted.
     Dependency,
     /// A container in its fence is not ready.
     Fence,
@@ -375,18 +379,18 @@ pub enum KillReason {
     Rerun,
 }
 
-/// A container being stopped.
+/// The stop of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// Why.
+    /// The reason for the stop.
     pub reason: KillReason,
-    /// Since when.
+    /// When the stop began.
     pub since: Time,
-    /// The end of its grace period. Can only move earlier (G-16).
+    /// The end of its grace period. It can only become earlier (G-16).
     pub deadline: Time,
-    /// When it was told to stop.
+    /// When the stop signal was sent.
     pub signalled_at: Option<Time>,
-    /// When it was killed.
+    /// When KILL was sent.
     pub killed_at: Option<Time>,
 }
 
@@ -396,18 +400,18 @@ pub struct Kill {
 pub enum StopCause {
     /// A stop was requested.
     Deleted,
-    /// Everything that keeps it alive is finished.
+    /// All containers that keep it alive have ended for good.
     Completed,
     /// An init container failed for good.
     InitFailed {
-        /// Which.
+        /// The index of the init container in the plan.
         container: usize,
     },
     /// `activeDeadlineSeconds` has passed.
     DeadlineExceeded,
     /// A fatal container ended.
     Fatal {
-        /// Which.
+        /// The index of the fatal container in the plan.
         container: usize,
     },
     /// A container waits for something that can no longer happen.
@@ -417,67 +421,67 @@ pub enum StopCause {
         /// The container it waits for.
         on: usize,
     },
-    /// The sandbox was lost and must not be created again.
+    /// The sandbox was lost, and the pod must not run in a new one.
     SandboxLost,
-    /// It, or one of its containers, can never start, and is not tried again.
+    /// The pod or one of its containers can never start, and is not tried again.
     CannotStart {
-        /// Which; `None`: the pod itself.
+        /// The index of the container in the plan; `None` for the pod itself.
         container: Option<usize>,
     },
     /// The machine is shutting down.
     NodeShutdown,
     /// A volume exceeds its limit (R5.21).
     VolumeFull {
-        /// Which, of [`Plan::volume_limits`].
+        /// The index of the volume in [`Plan::volume_limits`].
         volume: usize,
     },
 }
 
-/// A pod being stopped.
+/// The stop of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stop {
-    /// Why.
+    /// The cause of the stop.
     pub cause: StopCause,
-    /// Since when.
+    /// When the stop began.
     pub since: Time,
     /// The grace period.
     pub grace_ms: u64,
-    /// The end of the grace period. Can only move earlier (G-16).
+    /// The end of the grace period. It can only become earlier (G-16).
     pub deadline: Time,
-    /// All mains were finished for good when it began.
+    /// All mains had ended for good when the stop began.
     pub after_mains: bool,
 }
 
-/// Why everything starts over.
+/// Why the whole pod starts over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RerunCause {
     /// A restart rule matched (R2.40).
     Rule {
-        /// The container whose exit matched.
+        /// The index of the container whose exit matched.
         container: usize,
     },
     /// The sandbox was lost (R2.53).
     Sandbox,
-    /// It was requested.
+    /// A restart of all containers was requested.
     Requested,
 }
 
-/// A pod that is starting over.
+/// The restart of a whole pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
-    /// Why.
+    /// The cause of the restart.
     pub cause: RerunCause,
-    /// Since when.
+    /// When the restart began.
     pub since: Time,
-    /// End of the grace period for running containers.
+    /// The end of the grace period for running containers.
     pub deadline: Time,
-    /// Not before this time (G-43).
+    /// The earliest time of the new start (G-43).
     pub not_before: Time,
 }
 
 impl Observation {
-    /// A new pod.
+    /// The observation of a new pod.
     pub fn new(plan: &Plan, now: Time) -> Self {
         Observation {
             since: now,
@@ -498,8 +502,8 @@ impl Observation {
         }
     }
 
-    /// A pod that starts over after the machine was shut down: only the init containers that run once and
-    /// have completed are kept from before (G-48).
+    /// The observation of a pod that starts over after the machine was shut down. Only init containers that
+    /// run once and have completed keep their state (G-48).
     pub fn after_shutdown(plan: &Plan, before: &Observation, now: Time) -> Self {
         let mut obs = Observation::new(plan, now);
         if before.containers.len() != plan.containers.len() {
@@ -513,7 +517,7 @@ impl Observation {
         obs
     }
 
-    /// When the last container ended; when the pod was accepted, if none has.
+    /// When the last container ended. If none has, when the pod was accepted.
     pub fn ended_at(&self) -> Time {
         let ends = self.containers.iter().filter_map(|c| Some(c.exit.as_ref()?.finished_at));
         ends.max().unwrap_or(self.since)
@@ -556,12 +560,12 @@ impl Container {
         }
     }
 
-    /// The observation of one probe.
+    /// The state of one probe.
     pub fn probe(&self, kind: ProbeKind) -> &Probe {
         &self.probes[kind as usize]
     }
 
-    /// A hook by kind.
+    /// The state of one hook.
     pub fn hook(&self, kind: HookKind) -> &Hook {
         match kind {
             HookKind::PostStart => &self.post_start,

@@ -1,25 +1,25 @@
-//! The plan: the dialect-independent description of a pod.
+//! The plan: what a pod means, independent of the dialect it is written in.
 //!
-//! Dialects only differ in spelling, and end here. The engine only knows plans.
+//! Dialects are different notations for plans. The engine knows only plans.
 
 use serde::{Deserialize, Serialize};
 
 use crate::source::ContainerRef;
 
-/// The maximum number of containers of a pod. More are refused by validation.
+/// The maximum number of containers of a pod. Validation refuses more.
 pub const CONTAINERS_MAX: usize = 256;
 
 /// The role of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Runs to completion before what comes after it.
+    /// Runs to completion before the containers after it start.
     Init,
-    /// Helps the mains: up before them, outlives them, never keeps the pod alive.
+    /// Helps the mains: it starts before them, outlives them, and never keeps the pod alive.
     Sidecar,
     /// Does the actual work of the pod.
     Main,
-    /// Added for debugging; never restarted, never waited for.
+    /// Added for debugging. It is never restarted, and no container waits for it.
     Ephemeral,
 }
 
@@ -38,7 +38,7 @@ impl Role {
     }
 }
 
-/// A way to specify the order of containers.
+/// A notation for the order of containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
@@ -71,19 +71,20 @@ impl Dialect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
-    /// Exited with success. Once true it stays true.
+    /// It exited with success. Once true, this stays true.
     Completed,
-    /// Running, postStart done, startup probe passed. Once true it stays true (R1.43).
+    /// It is running, its postStart hook is done, and its startup probe has passed. Once true, this stays
+    /// true (R1.43).
     Started,
-    /// Started and its readiness probe passing, at the time of the check (LP-23).
+    /// It is started, and its readiness probe passes at the time of the check (LP-23).
     Ready,
-    /// Its first start has been attempted, postStart included (R1.5 to R1.7): keeps plain mains in list
-    /// order.
+    /// Its first start was attempted, including its postStart hook (R1.5 to R1.7). This keeps plain
+    /// mains in list order.
     Launched,
 }
 
 impl Need {
-    /// The word users know.
+    /// The word that users know.
     pub fn name(self) -> &'static str {
         match self {
             Need::Completed => "completed",
@@ -94,31 +95,31 @@ impl Need {
     }
 }
 
-/// "May start once `on` is …".
+/// A condition for the start of a container: "may start once `on` is …".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gate {
-    /// Index of the container waited for.
+    /// The index of the container that it waits for.
     pub on: usize,
     /// The required state.
     pub need: Need,
-    /// Checked at every restart too, not only before the first start.
+    /// Whether it applies to every restart too, not only to the first start.
     pub every_start: bool,
-    /// The dialect that added the gate; `None` for the plain rules of a pod.
+    /// The dialect that added the gate; `None` for the rules of a plain pod.
     pub dialect: Option<Dialect>,
 }
 
-/// Whether an exited container is started again.
+/// Whether a container that exited is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RestartPolicy {
-    /// Always.
+    /// It is started again after every exit.
     Always,
-    /// When it failed.
+    /// It is started again after a failure.
     OnFailure,
-    /// Never.
+    /// It is not started again.
     Never,
 }
 
-/// What a matching restart rule does.
+/// What a restart rule does if it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RuleAction {
     /// Start this container again.
@@ -130,7 +131,7 @@ pub enum RuleAction {
 /// One entry of `restartPolicyRules` (R2.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartRule {
-    /// What happens on a match.
+    /// What happens if the rule matches.
     pub action: RuleAction,
     /// `In` (true) or `NotIn` (false).
     pub is_in: bool,
@@ -145,19 +146,19 @@ impl RestartRule {
     }
 }
 
-/// How a container restarts.
+/// How a container is restarted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
-    /// The effective policy for this container: its own, else the pod's.
+    /// The effective policy of this container: its own, or else the pod's.
     pub policy: RestartPolicy,
-    /// Rules that come before the policy.
+    /// Rules that take precedence over the policy.
     pub rules: Vec<RestartRule>,
     /// Back-off between restarts.
     pub backoff: BackoffPlan,
 }
 
 impl Restart {
-    /// Whether a container never comes back, whatever it exits with.
+    /// Whether a container is never restarted, with any exit code.
     pub fn is_never(&self) -> bool {
         self.policy == RestartPolicy::Never && self.rules.is_empty()
     }
@@ -166,16 +167,16 @@ impl Restart {
 /// Crash-loop back-off of a container (R1.60 to R1.66).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackoffPlan {
-    /// Wait before the second restart; it doubles from there.
+    /// The wait before the second restart. It doubles from there.
     pub initial_ms: u64,
     /// The longest wait.
     pub max_ms: u64,
-    /// An instance that ran this long since the last restart resets the sequence.
+    /// An instance that ran this long after the last restart resets the wait.
     pub reset_ms: u64,
 }
 
 impl BackoffPlan {
-    /// The kubelet's: 10 s, doubling up to 300 s, reset after 600 s.
+    /// The kubelet's values: 10 s, doubling up to 300 s, reset after 600 s.
     pub const KUBELET: BackoffPlan = BackoffPlan { initial_ms: 10_000, max_ms: 300_000, reset_ms: 600_000 };
 }
 
@@ -183,40 +184,40 @@ impl BackoffPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counts {
-    /// It is.
+    /// It always counts.
     Yes,
-    /// Only its own exit; not one after it was told to stop because the mains were done.
+    /// It counts, unless the container was told to stop because the mains had ended.
     UnlessStopped,
-    /// It is not.
+    /// It never counts.
     No,
 }
 
-/// One probe, in milliseconds.
+/// One probe. All times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbePlan {
-    /// No attempt before this long after the start.
+    /// The delay from the start to the first attempt.
     pub initial_delay_ms: u64,
     /// The time between attempts.
     pub period_ms: u64,
     /// How long one attempt may take.
     pub timeout_ms: u64,
-    /// Successes in a row for a positive result.
+    /// The number of successes in a row that make a positive result.
     pub success_threshold: u32,
-    /// Failures in a row for a negative result.
+    /// The number of failures in a row that make a negative result.
     pub failure_threshold: u32,
-    /// Grace period for the kill this probe causes, instead of the pod's (R3.10).
+    /// The grace period if this probe kills the container, instead of the pod's (R3.10).
     pub grace_ms: Option<u64>,
 }
 
-/// Which probe.
+/// The kinds of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
-    /// Has it started?
+    /// Tests whether the container has started.
     Startup,
-    /// Is it alive?
+    /// Tests whether the container is alive.
     Liveness,
-    /// Is it ready?
+    /// Tests whether the container is ready.
     Readiness,
 }
 
@@ -237,13 +238,13 @@ impl ProbeKind {
 /// One lifecycle hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HookPlan {
-    /// Cancel it after this long; preStop is limited by the grace period as well.
+    /// The time after which it is cancelled. The grace period also limits preStop.
     pub timeout_ms: Option<u64>,
-    /// The hook only sleeps, this long.
+    /// The duration, if the hook only sleeps.
     pub sleep_ms: Option<u64>,
 }
 
-/// When a container's preStop hook runs in a pod's stop.
+/// When the preStop hook of a container runs while the pod stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PreStopWhen {
@@ -266,11 +267,11 @@ pub struct ContainerPlan {
     pub role: Role,
     /// The dialect that set its role, if any.
     pub dialect: Option<Dialect>,
-    /// All must be open before it starts.
+    /// The gates. All must be open before it starts.
     pub gates: Vec<Gate>,
-    /// In a pod's stop it is signalled only once none of these, nor any that these wait for, is running.
+    /// When the pod stops, it is signalled only once none of these is running, nor any that these wait for.
     pub stop_after: Vec<usize>,
-    /// The length of the chain of others that stop before it; 0 stops first.
+    /// The length of the chain of containers that stop before it; 0 stops first.
     pub stop_stage: usize,
     /// How it restarts.
     pub restart: Restart,
@@ -279,33 +280,35 @@ pub struct ContainerPlan {
     /// Its restarts do not count towards the `backoffLimit` of its Job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub job_ignores_restarts: bool,
-    /// The pod is not complete while this one may still run.
+    /// The pod is not complete while this container is running or may be restarted.
     pub keeps_alive: bool,
     /// The pod ends when this container ends and will not be restarted.
     pub fatal: bool,
-    /// Startup, liveness and readiness probe.
+    /// The startup, liveness and readiness probes.
     pub probes: [Option<ProbePlan>; 3],
-    /// Its startup probe does the same as its readiness probe, so that started means ready.
+    /// Its startup probe tests the same as its readiness probe, so a started container is ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub started_is_ready: bool,
-    /// Runs right after every start.
+    /// The hook that runs right after every start.
     pub post_start: Option<HookPlan>,
-    /// Runs before it is told to stop.
+    /// The hook that runs before it is told to stop.
     pub pre_stop: Option<HookPlan>,
-    /// When that is, in a pod's stop.
+    /// When the preStop hook runs while the pod stops.
     pub pre_stop_when: PreStopWhen,
-    /// It restarts when one of these does.
+    /// It is restarted when one of these is.
     pub restart_with: Vec<usize>,
     /// It is stopped while one of these is not ready, and started again afterwards.
     pub fence: Vec<usize>,
-    /// Check for a newer image at every start.
+    /// Whether its image is checked for a newer version at every start.
     pub pull_always: bool,
     /// Its image, as written.
     pub image: String,
-    /// An init container that is not run again once it has completed, even if the pod starts over (G-48).
+    /// Whether it is an init container that does not run again once it has completed, even if the pod starts
+    /// over (G-48).
     #[serde(default)]
     pub run_once: bool,
-    /// The longest time from its stop signal to KILL, if it is shorter than what the grace period leaves (D7).
+    /// The longest time from its stop signal to KILL, if that is shorter than the remaining grace period
+    /// (D7).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_ms: Option<u64>,
 }
@@ -327,13 +330,13 @@ impl ContainerPlan {
 pub struct VolumeLimit {
     /// The volume's name.
     pub volume: String,
-    /// The limit.
+    /// The limit in bytes.
     pub bytes: u64,
-    /// The same, as the author wrote it.
+    /// The limit as the author wrote it.
     pub written: String,
 }
 
-/// The dialect-independent description of a pod.
+/// What a pod means, independent of the dialect it is written in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// `metadata.name`.
@@ -344,17 +347,18 @@ pub struct Plan {
     pub restart_policy: RestartPolicy,
     /// `terminationGracePeriodSeconds`.
     pub grace_ms: u64,
-    /// Part of the grace period that is reserved for the containers that stop after the mains (G-24, G-25).
+    /// The part of the grace period that is reserved for the containers that stop after the mains (G-24,
+    /// G-25).
     pub sidecar_grace_ms: u64,
-    /// How long sidecars run on after the mains are done (D7).
+    /// How long sidecars keep running after the mains have ended (D7).
     #[serde(default)]
     pub sidecar_delay_ms: u64,
     /// `activeDeadlineSeconds`.
     pub active_deadline_ms: Option<u64>,
-    /// Volumes whose size is limited and has to be measured.
+    /// Volumes whose size is limited and must be measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_limits: Vec<VolumeLimit>,
-    /// Indices such that everything a container stops after comes before it.
+    /// The indices in stop order: a container comes after everything that it stops after.
     pub stop_order: Vec<usize>,
     /// The highest [`ContainerPlan::stop_stage`].
     pub stop_stages: usize,
@@ -368,25 +372,25 @@ impl Plan {
         self.containers.iter().position(|c| c.name == name)
     }
 
-    /// Whether some rule may restart the whole pod in place.
+    /// Whether a rule may restart the whole pod in place.
     pub fn may_restart_all(&self) -> bool {
         let all = |r: &RestartRule| r.action == RuleAction::RestartAllContainers;
         self.containers.iter().any(|c| c.restart.rules.iter().any(all))
     }
 
-    /// Whether each stop stage waits until the one before it is gone, however late it is killed.
+    /// Whether each stop stage waits until the stage before it has ended, even after the grace period.
     ///
-    /// The KEP promises it: mains are killed at the end of the grace period, sidecars *then* get TERM with 2
-    /// s. So does a hand-written graph, and a reserve has no other purpose. A pod that uses only Kubernetes'
-    /// own features behaves as on the kubelet: everything that still waits at the end of the grace period is
-    /// signalled together (R3.25).
+    /// The KEP promises this: mains are killed at the end of the grace period, and *then* sidecars get TERM
+    /// with 2 s. A hand-written graph promises it too, and it is the only purpose of a reserve. A pod that
+    /// uses only Kubernetes' own features behaves as on the kubelet: everything that still waits at the end
+    /// of the grace period is signalled together (R3.25).
     pub fn keeps_order_after_grace(&self) -> bool {
         self.sidecar_grace_ms > 0
             || self.dialects.iter().any(|d| matches!(d, Dialect::Kep | Dialect::DependsOn))
     }
 
-    /// Fills [`Plan::stop_order`] and the stages from `stop_after`. A cycle is an error; returns its
-    /// containers.
+    /// Fills [`Plan::stop_order`] and the stages from `stop_after`. If there is a cycle, returns its
+    /// containers as the error.
     pub(crate) fn order_stops(&mut self) -> Result<(), Vec<usize>> {
         let edges: Vec<&[usize]> = self.containers.iter().map(|c| c.stop_after.as_slice()).collect();
         let order = topological(&edges)?;
@@ -403,8 +407,8 @@ impl Plan {
     }
 }
 
-/// Orders nodes so that everything in `before[n]` comes before `n`; ties keep index order. On a cycle,
-/// returns its nodes, in the direction of the edges.
+/// Orders nodes so that everything in `before[n]` comes before `n`. Otherwise the index order is kept. On a
+/// cycle, returns its nodes as the error, in the direction of the edges.
 pub(crate) fn topological(before: &[&[usize]]) -> Result<Vec<usize>, Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
@@ -415,7 +419,7 @@ pub(crate) fn topological(before: &[&[usize]]) -> Result<Vec<usize>, Vec<usize>>
     let mut marks = vec![Mark::New; before.len()];
     let mut order = Vec::with_capacity(before.len());
     for root in 0..before.len() {
-        // An explicit stack: a chain of 256 must not depend on the thread's stack size.
+        // This stack is explicit, so that a chain of 256 does not depend on the stack size of the thread.
         let mut stack = vec![(root, 0)];
         while let Some(&mut (node, ref mut next)) = stack.last_mut() {
             if marks[node] == Mark::Done {

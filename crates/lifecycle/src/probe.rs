@@ -1,17 +1,18 @@
-//! Probe arithmetic: when to probe, which results count, and the overall result.
+//! Probe arithmetic: when to probe, which results count, and what the overall result is.
 //!
-//! The first attempt follows the start immediately; until the first success attempts ramp up from 20 ms,
-//! doubling up to the author's period, so that a container that is up is detected soon (G-06). Failures count
-//! only at the author's pace, from the end of the first period on, so a container really has
-//! `failureThreshold x periodSeconds`, however often it was probed in between. Counters belong to one
-//! instance (G-37).
+//! The first attempt follows the start immediately. Until the first success, the intervals grow from 20 ms,
+//! doubling up to the author's period, so that a started container is detected early (G-06).
+//!
+//! Failures count only once per period, from the end of the first period on. A container therefore really has
+//! `failureThreshold x periodSeconds`, however often it is probed in between. Counters belong to one instance
+//! (G-37).
 
 use crate::action::ProbeOutcome;
 use crate::observation::{Probe, Verdict};
 use crate::plan::ProbePlan;
 use crate::time::Time;
 
-/// The first step of the ramp.
+/// The first interval between attempts.
 const RAMP_FIRST_MS: u64 = 20;
 
 /// When the next attempt is due, for an instance running since `since`.
@@ -26,7 +27,8 @@ pub(crate) fn record(plan: &ProbePlan, probe: &mut Probe, since: Time, outcome: 
         ProbeOutcome::Success => true,
         ProbeOutcome::Failure => false,
         ProbeOutcome::Error => {
-            // At the author's pace, like failures: what is missing may be made in the meantime.
+            // Errors count once per period, like failures: the thing that is missing may be created in the
+            // meantime.
             let paced_from = probe.error_at.unwrap_or(since + plan.initial_delay_ms);
             if probe.was_ok || now.since(paced_from) >= plan.period_ms {
                 probe.errors += 1;
@@ -42,7 +44,7 @@ pub(crate) fn record(plan: &ProbePlan, probe: &mut Probe, since: Time, outcome: 
     }
     probe.last_ok = Some(ok);
     probe.failures = if ok { 0 } else { probe.failures + 1 };
-    // After the first success, attempts follow the author's period and every result counts. Before that, a
+    // After the first success, attempts follow the author's period and every result counts. Before it, a
     // failure counts only when a whole period has passed.
     let paced_from = probe.counted_at.unwrap_or(since + plan.initial_delay_ms);
     if ok || probe.was_ok || now.since(paced_from) >= plan.period_ms {
@@ -64,7 +66,7 @@ fn schedule(plan: &ProbePlan, probe: &mut Probe, since: Time, began: Time, now: 
     } else {
         let step = RAMP_FIRST_MS.saturating_mul(1 << probe.ramp.min(20)).min(plan.period_ms);
         probe.ramp += 1;
-        // Never ramp past the time the next failure would count.
+        // An attempt is made no later than the time at which the next failure counts.
         let counts_at = probe.counted_at.unwrap_or(since + plan.initial_delay_ms) + plan.period_ms;
         if counts_at > now { (now + step).min(counts_at) } else { now + step }
     };
@@ -83,7 +85,7 @@ mod tests {
         grace_ms: None,
     };
 
-    /// Plays attempts when they are due until there is a result or `until` has passed; returns attempt times.
+    /// Makes attempts when they are due, until there is a result or `until` has passed. Returns their times.
     fn play(plan: &ProbePlan, result: impl Fn(u64) -> ProbeOutcome, until: u64) -> (Vec<u64>, Probe) {
         let mut probe = Probe::default();
         let mut times = Vec::new();

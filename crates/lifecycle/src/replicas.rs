@@ -1,6 +1,6 @@
 //! Workloads that keep a number of pods running: Deployment, ReplicaSet, StatefulSet, DaemonSet.
 //!
-//! The same structure as the engines of pods and Jobs: the wanted state, the current state and the time
+//! The structure is that of the engines for pods and Jobs: the wanted state, the current state and the time
 //! become a decision.
 
 use serde::{Deserialize, Serialize};
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::status::Phase;
 use crate::time::Time;
 
-/// The first and the longest delay between pods of one place that end by themselves. Kubernetes creates the
-/// next one immediately, without limit.
+/// The first and the longest delay before a pod that ended by itself is replaced. Kubernetes replaces it
+/// immediately, any number of times.
 const BACKOFF_MS: (u64, u64) = (10_000, 300_000);
 
 /// The number of pods, and the order in which they start and stop.
@@ -17,31 +17,32 @@ const BACKOFF_MS: (u64, u64) = (10_000, 300_000);
 pub struct ReplicaPlan {
     /// Pods to keep running.
     pub replicas: u32,
-    /// One after another: each waits until those before it are available, and they stop in reverse order.
+    /// Pods start one after another: each waits until those before it are available. They stop in reverse
+    /// order.
     pub ordered: bool,
-    /// Places have names: a pod must be gone before another can take its place.
+    /// Pods have names: a pod must have ended before another can take its place.
     pub named: bool,
     /// A pod is available once it has been ready for this long.
     pub min_ready_ms: u64,
 }
 
-/// The current state.
+/// The current state of the pods.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaObservation {
-    /// All pods there have been, in the order of their creation.
+    /// All pods so far, in the order of their creation.
     pub pods: Vec<Replica>,
-    /// All of them are being stopped.
+    /// Whether all of them are being stopped.
     pub stopping: bool,
 }
 
-/// One pod of a set.
+/// One pod of a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replica {
     /// Its place, from 0.
     pub place: u32,
     /// Its phase.
     pub phase: Phase,
-    /// It was told to stop.
+    /// Whether it was told to stop.
     pub deleted: bool,
     /// Since when it has been ready.
     pub ready_since: Option<Time>,
@@ -52,15 +53,15 @@ pub struct Replica {
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaDecision {
-    /// Pods to create: the place, and how many pods it had before.
+    /// The pods to create: the place of each, and how many pods the place had before.
     pub create: Vec<(u32, u32)>,
-    /// Pods to delete, by their index in [`ReplicaObservation::pods`].
+    /// The pods to delete, by their index in [`ReplicaObservation::pods`].
     pub delete: Vec<usize>,
-    /// The place that waits, and the place before it that must become available.
+    /// The place that waits, and the earlier place that must become available first.
     pub waits: Option<(u32, u32)>,
     /// All pods have been stopped.
     pub finished: bool,
-    /// When to decide again, if nothing happens.
+    /// When to decide again if nothing happens before.
     pub wake: Option<Time>,
 }
 
@@ -75,7 +76,7 @@ impl Replica {
         !self.phase.is_terminal() && !self.deleted
     }
 
-    /// When it will have been ready long enough.
+    /// When it will have been ready for long enough.
     pub fn available_at(&self, plan: &ReplicaPlan) -> Option<Time> {
         self.ready_since.filter(|_| self.is_active()).map(|since| since + plan.min_ready_ms)
     }
@@ -123,8 +124,8 @@ fn wake(decision: &mut ReplicaDecision, at: Time) {
     decision.wake = Some(decision.wake.map_or(at, |wake| wake.min(at)));
 }
 
-/// Stops the pods in the places from `first` on: all at once, or the last place first and each when the one
-/// after it is gone. Returns whether all are gone.
+/// Stops the pods in the places from `first` on: all at once, or one after the other from the last place on.
+/// Returns whether all have ended.
 fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, first: u32, decision: &mut ReplicaDecision) -> bool {
     let left = |i: &usize| obs.pods[*i].place >= first && !obs.pods[*i].phase.is_terminal();
     let last = (0..obs.pods.len()).filter(left).map(|i| obs.pods[i].place).max();
@@ -134,7 +135,7 @@ fn stop(plan: &ReplicaPlan, obs: &ReplicaObservation, first: u32, decision: &mut
     last.is_none()
 }
 
-/// When the next pod of a place may be created: immediately after one that was told to stop.
+/// When the next pod of a place may be created. After a pod that was told to stop, this is immediately.
 fn retry_at(obs: &ReplicaObservation, place: u32) -> Option<Time> {
     let ended = obs.pods.iter().rev().filter(|pod| pod.place == place);
     let in_a_row = ended.clone().take_while(|pod| !pod.deleted).count();
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!((decision.delete, decision.create, decision.finished), (vec![1, 2], vec![], false));
         let ordered = plan(1, true);
         assert_eq!(decided(&ordered, &pods, false).delete, [2]);
-        // It is stopping: the one before it waits.
+        // The last pod is stopping, so the one before it waits.
         let going = [ready(0), ready(1), deleted(ready(2))];
         assert!(decided(&ordered, &going, false).delete.is_empty());
         let gone = [ready(0), ready(1), deleted(pod(2, Phase::Succeeded))];

@@ -1,4 +1,4 @@
-//! The resources of a pod (section 9): sums over its containers, QoS class, oom_score_adj.
+//! The resources of a pod (section 9): sums over its containers, QoS class and oom_score_adj.
 
 #[cfg(test)]
 mod tests;
@@ -25,14 +25,14 @@ pub struct ResourceTotals {
     pub limits: Amounts,
 }
 
-/// The class of a pod (R9.10 to R9.12).
+/// The QoS class of a pod (R9.10 to R9.12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Qos {
-    /// Requests nothing.
+    /// It requests nothing.
     BestEffort,
-    /// Requests something.
+    /// It requests something.
     Burstable,
-    /// Requests equal limits.
+    /// Its requests equal its limits.
     Guaranteed,
 }
 
@@ -47,9 +47,9 @@ impl Qos {
     }
 }
 
-/// The resources of the pod at the busiest moment of its life (R9.1 to R9.6): while an init container runs,
-/// it and the sidecars before it; after that, the mains and all sidecars. Invalid quantities count as zero
-/// here: validation refuses them.
+/// The resources of the pod at its busiest moment (R9.1 to R9.6). While an init container runs, these are its
+/// own and those of the sidecars before it; afterwards, those of the mains and all sidecars. Invalid
+/// quantities count as zero here, because validation refuses them.
 pub fn effective(pod: &PodSpec, plan: &Plan) -> ResourceTotals {
     let own = pod.resources.as_ref();
     let mut requests = aggregated(pod, plan, |r| r.requests.as_ref());
@@ -69,8 +69,8 @@ pub fn effective(pod: &PodSpec, plan: &Plan) -> ResourceTotals {
 
 type Side = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
 
-/// R9.1 and R9.2 without overhead and pod-level values. In a chain of init entries this is the kubelet's sum;
-/// where gates let more containers run at the same time, all of those are added up.
+/// R9.1 and R9.2, without overhead and pod-level values. In a chain of init entries this is the kubelet's
+/// sum. If gates let more containers run at the same time, all of those are added up.
 fn aggregated(pod: &PodSpec, plan: &Plan, side: Side) -> Amounts {
     let of = |i: usize| {
         let container = find(pod, plan.containers[i].place);
@@ -98,8 +98,8 @@ fn aggregated(pod: &PodSpec, plan: &Plan, side: Side) -> Amounts {
     peak
 }
 
-/// For each container, those that have completed before it starts: everything that any container on the way
-/// up its gates waits to see completed.
+/// For each container, those that have completed before it starts, because it or a container that it waits
+/// for requires it.
 fn done_before(plan: &Plan) -> Vec<BTreeSet<usize>> {
     let before = |start: usize| {
         let mut seen = BTreeSet::from([start]);
@@ -158,7 +158,7 @@ fn amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     list.into_iter().flatten().filter_map(read).collect()
 }
 
-/// The class of a pod (R9.10, R9.11).
+/// The QoS class of a pod (R9.10, R9.11).
 pub fn qos(pod: &PodSpec) -> Qos {
     let pod_level = pod.resources.as_ref().filter(|r| {
         [&r.requests, &r.limits].into_iter().flatten().any(|list| list.keys().any(|name| is_pod_level(name)))
@@ -199,7 +199,7 @@ fn qos_amounts(list: Option<&BTreeMap<String, Quantity>>) -> Amounts {
     all
 }
 
-/// The container's score for the kernel's OOM killer (R9.20 to R9.25); `container` is an index of the plan.
+/// The container's score for the kernel's OOM killer (R9.20 to R9.25). `container` is an index of the plan.
 pub fn oom_score_adj(pod: &PodSpec, plan: &Plan, container: usize, qos: Qos, node_memory_bytes: u64) -> i32 {
     const GUARANTEED: i32 = -997;
     const BEST_EFFORT: i32 = 1000;
@@ -214,13 +214,13 @@ pub fn oom_score_adj(pod: &PodSpec, plan: &Plan, container: usize, qos: Qos, nod
     let score = |bytes: i64| 1000 - i128::from(bytes) * 1000 / i128::from(node_memory_bytes.max(1));
     let mut adj = score(request(container));
     if plan.containers[container].role == Role::Sidecar {
-        // A sidecar is never killed before the most killable main it serves.
+        // A sidecar is not killed before the main that is killed first.
         let mains = (0..plan.containers.len()).filter(|&i| plan.containers[i].role == Role::Main);
         if let Some(least) = mains.map(request).min() {
             adj = adj.min(score(least));
         }
     }
-    // Always killed before a Guaranteed pod, always after a BestEffort one.
+    // The container is killed before those of a Guaranteed pod, and after those of a BestEffort pod.
     i32::try_from(adj.clamp(3, 999)).unwrap_or(999)
 }
 
@@ -237,7 +237,7 @@ fn memory(list: Option<&BTreeMap<String, Quantity>>) -> Option<Amount> {
     parse_quantity(&list?.get("memory")?.0).ok()
 }
 
-/// R9.24: requests of the pod beyond those of its containers are shared equally.
+/// R9.24: pod-level requests beyond the sum of the containers' are shared equally.
 fn pod_level_share(pod: &PodSpec, plan: &Plan) -> i64 {
     let Some(own) = memory(pod.resources.as_ref().and_then(|r| r.requests.as_ref())) else {
         return 0;

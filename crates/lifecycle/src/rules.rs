@@ -1,15 +1,16 @@
-//! Conditions on a container, given its plan and observation. All other modules use these.
+//! Conditions on a container, given its plan and its observation. All other modules ask here.
 
 use crate::observation::{Container, Exit, Hook, Image, KillReason, Observation, State, Verdict};
 use crate::plan::{ContainerPlan, Dialect, Gate, Need, Plan, ProbeKind, RestartPolicy, Role, RuleAction};
 use crate::time::Time;
 
-/// Whether the postStart hook, if any, has succeeded.
+/// Whether the postStart hook has succeeded, or there is none.
 pub fn post_start_done(plan: &ContainerPlan, c: &Container) -> bool {
     plan.post_start.is_none() || c.post_start == Hook::Done
 }
 
-/// Running, postStart done, startup probe passed (R1.40, R1.41). Keyed by instance (G-38).
+/// Whether the current instance is running, its postStart hook is done, and its startup probe has passed
+/// (R1.40, R1.41, G-38).
 pub fn is_started(plan: &ContainerPlan, c: &Container) -> bool {
     matches!(c.state, State::Running { .. })
         && post_start_done(plan, c)
@@ -17,7 +18,8 @@ pub fn is_started(plan: &ContainerPlan, c: &Container) -> bool {
             || c.probe(ProbeKind::Startup).verdict == Verdict::Success)
 }
 
-/// Started, and its readiness probe passes (R5.61). An init container is ready once it has completed (R5.62).
+/// Whether it is started and its readiness probe passes (R5.61). An init container is ready once it has
+/// completed (R5.62).
 pub fn is_ready(plan: &ContainerPlan, c: &Container) -> bool {
     if plan.role == Role::Init {
         return c.was_completed;
@@ -27,15 +29,16 @@ pub fn is_ready(plan: &ContainerPlan, c: &Container) -> bool {
             || c.probe(ProbeKind::Readiness).verdict == Verdict::Success)
 }
 
-/// Whether an instance that ended this way is started again (R2.1, R2.10 to R2.12), if the pod is not being
-/// stopped.
+/// Whether an instance that ended like this is started again, provided that the pod is not being stopped
+/// (R2.1, R2.10 to R2.12).
 pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
-    // Ephemeral containers run once, however they ended (R1.10).
+    // Ephemeral containers run only once, with any exit (R1.10).
     if plan.role == Role::Ephemeral || (plan.role == Role::Init && !exit.failed()) {
         return false;
     }
     match exit.killed_for {
-        // The kill decides, not the exit code: there was none yet when the kill was decided.
+        // The reason for the kill decides, not the exit code, because there was no exit code when the kill
+        // was decided.
         Some(KillReason::Liveness | KillReason::Startup) => plan.restart.policy != RestartPolicy::Never,
         Some(
             KillReason::ImageChanged
@@ -45,13 +48,13 @@ pub fn restarts_after(plan: &ContainerPlan, exit: &Exit) -> bool {
             | KillReason::Rerun,
         ) => true,
         // R1.30 and R2.3: lost mains are restarted under every policy, lost init containers according to
-        // theirs.
+        // their policy.
         Some(KillReason::Unknown) => plan.role != Role::Init || plan.restart.policy != RestartPolicy::Never,
         Some(KillReason::PostStart | KillReason::PodStop) | None => policy_restarts(plan, exit),
     }
 }
 
-/// Rules first, then the policy (R2.1 steps 2 and 3).
+/// Whether the restart rules, or else the policy, restart the container (R2.1 steps 2 and 3).
 fn policy_restarts(plan: &ContainerPlan, exit: &Exit) -> bool {
     if plan.restart.rules.iter().any(|r| r.matches(exit.code)) {
         return true;
@@ -74,7 +77,8 @@ pub fn restarts_all(plan: &ContainerPlan, exit: &Exit) -> bool {
             .is_some_and(|r| r.action == RuleAction::RestartAllContainers)
 }
 
-/// The exit of a container that ended and will not be started again, if the pod is not being stopped.
+/// The exit of a container that has ended and will not be started again, provided that the pod is not being
+/// stopped.
 pub fn final_exit<'a>(plan: &ContainerPlan, c: &'a Container) -> Option<&'a Exit> {
     match (&c.state, &c.exit) {
         (State::Exited, Some(exit)) if !restarts_after(plan, exit) => Some(exit),
@@ -107,7 +111,7 @@ pub fn all_keepers(
     any
 }
 
-/// How long the running sidecars of a pod whose mains are done run on (D7); `None`: not at all.
+/// Until when sidecars keep running although the mains have ended (D7); `None` if they do not.
 pub fn sidecars_run_until(plan: &Plan, obs: &Observation) -> Option<Time> {
     let containers = || plan.containers.iter().zip(&obs.containers);
     let runs = containers().any(|(p, c)| p.role == Role::Sidecar && c.state.is_alive());
@@ -128,19 +132,19 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     match gate.need {
         Need::Completed => c.was_completed,
         Need::Started if gate.every_start => is_started(p, c),
-        // Also evaluated now: there may be no further event for a container whose hook ended unnoticed (see
-        // `Observation::recover`).
+        // It is also evaluated now, because a hook that ended while the observer was away causes no event
+        // (see `Observation::recover`).
         Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
         // A container that will not be restarted does not block others if it has succeeded (LP-28, D10) or
-        // was ready: had their images, or what else they wait for, come sooner, they would be running.
+        // was ready. Otherwise, the result would depend on how fast images are pulled.
         Need::Ready => {
             is_ready(p, c)
                 || final_exit(p, c).is_some_and(|e| !e.failed() || c.was_ready)
                 || ((c.was_ready || c.was_completed) && others_passed(plan, obs, index, gate))
         }
-        // A container whose image cannot be pulled does not block others (R1.7), but only when its own turn
-        // has come (R1.5).
+        // A container whose image cannot be pulled does not block others (R1.7), once its own gates are open
+        // (R1.5).
         Need::Launched => {
             let no_image = || matches!(c.image, Image::Failed { .. });
             c.was_launched || (no_image() && closed_gate(plan, obs, gate.on).is_none())
@@ -148,10 +152,12 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     }
 }
 
-/// Whether another container has already passed the same gate: it then stays open for the others, which may
-/// only be late because of their images. Otherwise the end of a helper that was only needed at the start
-/// would end the pod. A level of launch priority opens as a whole, for its own containers only (LP-23,
-/// LP-26). A main that finished in a lost sandbox has not passed a gate of this one.
+/// Whether another container has already passed the same gate. The gate then stays open for the others, which
+/// may only be late because of their images. Otherwise the end of a helper that is needed only at the start
+/// would end the pod.
+///
+/// A level of launch priority opens as a whole, and only for its own containers (LP-23, LP-26). A main that
+/// finished in a lost sandbox has not passed a gate in the new one.
 fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let level = |p: &ContainerPlan| -> Vec<usize> {
         p.gates.iter().filter(|g| g.dialect == Some(Dialect::Priority)).map(|g| g.on).collect()
@@ -164,15 +170,15 @@ fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
     })
 }
 
-/// Whether a closed gate can never open: the container it waits for has ended for good, without success and
-/// without ever having been ready.
+/// Whether a closed gate can never open: the container it waits for has ended for good, did not succeed and
+/// never was ready.
 pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }
 
-/// Whether a gate waits for a state of another container, and stays open for its own container once it was
-/// open together with the others.
+/// Whether a gate waits for a state of another container, and stays open for its own container once all such
+/// gates were open at the same time.
 pub fn opens_once(gate: &Gate) -> bool {
     !gate.every_start && gate.need != Need::Launched
 }
@@ -188,7 +194,7 @@ pub fn closed_gate<'p>(plan: &'p Plan, obs: &Observation, index: usize) -> Optio
     plan.containers[index].gates.iter().find(|g| gate_is_asked(g, c) && !gate_open(plan, obs, index, g))
 }
 
-/// Whether some container cannot start because of this one: a gate on it is closed.
+/// Whether another container cannot start because its gate on this one is closed.
 pub fn is_waited_for(plan: &Plan, obs: &Observation, index: usize) -> bool {
     (0..plan.containers.len()).any(|i| {
         let c = &obs.containers[i];

@@ -1,8 +1,8 @@
-//! Commands that are scripts of a shell.
+//! Recognizes commands that run a shell script.
 
 const SHELLS: [&str; 6] = ["sh", "bash", "ash", "dash", "zsh", "ksh"];
 
-/// The script of a command such as `sh -c SCRIPT` or `env bash -ec SCRIPT`; `None` if it is no such command.
+/// The script of a command such as `sh -c SCRIPT` or `env bash -ec SCRIPT`; `None` for any other command.
 pub(crate) fn script_of<'a>(words: &[&'a str]) -> Option<&'a str> {
     let words = match words {
         [env, rest @ ..] if base_name(env) == "env" => rest,
@@ -18,7 +18,7 @@ pub(crate) fn script_of<'a>(words: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// A program without its directory.
+/// The file name of a program, without its directory.
 pub(crate) fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -1,5 +1,5 @@
-//! Input and output of the pure crates: a pod as the user wrote it, paths inside it, and findings that point
-//! at those paths.
+//! Input and output of the pure crates: a pod as the user wrote it, paths inside it, and findings about those
+//! paths.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::finding_names;
 
-/// A pod, complete with the fields Kubernetes' types do not have. Kubernetes' defaults have been applied.
+/// A pod with the fields that Kubernetes' types do not have. Kubernetes' defaults have been applied.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodInput {
     /// The pod as a Kubernetes type.
     pub pod: Pod,
-    /// `lifecycle.type` as written, by position; kept as text so that an invalid value can be reported.
+    /// `lifecycle.type` as written, by container. It is kept as text so that an invalid value can be
+    /// reported.
     pub lifecycle_types: BTreeMap<ContainerRef, String>,
 }
 
@@ -32,7 +33,7 @@ pub enum List {
 }
 
 impl List {
-    /// The field of the pod spec.
+    /// The name of the field in the pod spec.
     pub fn field(self) -> &'static str {
         match self {
             List::Init => "initContainers",
@@ -45,14 +46,14 @@ impl List {
 /// A container by its place in the manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerRef {
-    /// Which list.
+    /// The list that it is in.
     pub list: List,
-    /// Index in that list.
+    /// Its index in that list.
     pub index: usize,
 }
 
 impl ContainerRef {
-    /// The container's path, `spec.containers[1]`.
+    /// The container's path, such as `spec.containers[1]`.
     pub fn path(self) -> FieldPath {
         FieldPath::root().field("spec").field(self.list.field()).index(self.index)
     }
@@ -67,35 +68,35 @@ pub enum Segment {
     Index(usize),
 }
 
-/// A path in an object, `spec.containers[1].lifecycle.type`, relative to the pod (so `metadata` and `spec`
-/// are the roots, also for the pod of a Job's template). A line of a text is addressed like a list entry.
+/// A path such as `spec.containers[1].lifecycle.type`. It is relative to the pod, so `metadata` and `spec`
+/// are the roots, also for the template of a Job. A line of a text is addressed like a list entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FieldPath(pub Vec<Segment>);
 
 impl FieldPath {
-    /// The object itself.
+    /// The path of the object itself.
     pub fn root() -> Self {
         FieldPath(Vec::new())
     }
 
-    /// A field below this path.
+    /// Adds a field to the path.
     pub fn field(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.0.push(Segment::Field(name.into()));
         self
     }
 
-    /// A list entry below this path.
+    /// Adds a list index to the path.
     pub fn index(mut self, index: usize) -> Self {
         self.0.push(Segment::Index(index));
         self
     }
 
-    /// `metadata.annotations[name]`.
+    /// The path `metadata.annotations[name]`.
     pub fn annotation(name: impl Into<Cow<'static, str>>) -> Self {
         FieldPath::root().field("metadata").field("annotations").field(name)
     }
 
-    /// `spec.NAME`.
+    /// The path `spec.NAME`.
     pub fn spec(name: impl Into<Cow<'static, str>>) -> Self {
         FieldPath::root().field("spec").field(name)
     }
@@ -106,7 +107,7 @@ impl fmt::Display for FieldPath {
         for (i, segment) in self.0.iter().enumerate() {
             match segment {
                 Segment::Index(n) => write!(f, "[{n}]")?,
-                // Keys such as `outrigger.dev/depends-on` would read as several fields.
+                // Without brackets, keys such as `outrigger.dev/depends-on` would read as several fields.
                 Segment::Field(name) if name.contains(['.', '/']) => write!(f, "[{name}]")?,
                 Segment::Field(name) if i == 0 => f.write_str(name)?,
                 Segment::Field(name) => write!(f, ".{name}")?,
@@ -119,7 +120,7 @@ impl fmt::Display for FieldPath {
 /// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// The pod runs as intended. There is something to know, and nothing to change in the manifest.
+    /// The pod runs as intended. The finding is for information, and the manifest need not change.
     Note,
     /// The pod will run, but perhaps not as intended.
     Warning,
@@ -132,11 +133,11 @@ pub enum Severity {
 pub struct Finding {
     /// The severity.
     pub severity: Severity,
-    /// The rule, for example `R8.3`, `LP-6` or `deadlock`. Users see its [`name`](Finding::name).
+    /// The rule, such as `R8.3`, `LP-6` or `deadlock`. Users see its [`name`](Finding::name).
     pub code: &'static str,
-    /// The path it is about.
+    /// The path that the finding is about.
     pub path: FieldPath,
-    /// The problem, in one sentence, lower case, with the offending value.
+    /// The problem in one sentence, in lower case, with the offending value.
     pub message: String,
     /// The other side of a conflict, and other relevant paths, each with a short label.
     pub related: Vec<(FieldPath, String)>,
@@ -145,7 +146,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// The stable name of the rule for users: a word, never a number.
+    /// The stable name of the rule for users. It is a word, never a rule id.
     pub fn name(&self) -> &'static str {
         finding_names::name(self.code)
     }
@@ -155,7 +156,7 @@ impl Finding {
         Finding::new(Severity::Error, code, path, message)
     }
 
-    /// A warning.
+    /// A warning: the pod will run, but perhaps not as intended.
     pub fn warning(code: &'static str, path: FieldPath, message: impl Into<String>) -> Self {
         Finding::new(Severity::Warning, code, path, message)
     }
@@ -164,14 +165,14 @@ impl Finding {
         Finding { severity, code, path, message: message.into(), related: Vec::new(), hint: None }
     }
 
-    /// Adds the other side of a conflict.
+    /// Adds another path that is part of the problem, with a label.
     #[must_use]
     pub fn related(mut self, path: FieldPath, label: impl Into<String>) -> Self {
         self.related.push((path, label.into()));
         self
     }
 
-    /// Adds how to fix it.
+    /// Adds a hint how to fix the problem.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -179,19 +180,21 @@ impl Finding {
     }
 }
 
-/// Feature gates, as on the command line: `--feature-gates SidecarLifecycleType=false`.
+/// Feature gates, as set on the command line: `--feature-gates SidecarLifecycleType=false`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FeatureGates {
-    /// Init containers may have `restartPolicy: Always`. Off: the field is refused, as by Kubernetes before 1.29.
+    /// Init containers may have `restartPolicy: Always`. If off, the field is refused, as by Kubernetes
+    /// before 1.29.
     pub sidecar_containers: bool,
-    /// `lifecycle.type: Sidecar` is supported. Off: the field is ignored with a warning.
+    /// `lifecycle.type: Sidecar` is supported. If off, the field is ignored with a warning.
     pub sidecar_lifecycle_type: bool,
-    /// Container-level `restartPolicy` on mains and inits, and `restartPolicyRules`.
+    /// Mains and init containers may have their own `restartPolicy`, and containers may have
+    /// `restartPolicyRules`.
     pub container_restart_rules: bool,
-    /// The rule action `RestartAllContainers`, and rules on sidecars.
+    /// Rules may have the action `RestartAllContainers`, and sidecars may have rules.
     pub restart_all_containers: bool,
-    /// `lifecycle.stopSignal`.
+    /// `lifecycle.stopSignal` is supported.
     pub container_stop_signals: bool,
 }
 
@@ -217,7 +220,7 @@ impl FeatureGates {
         "ContainerStopSignals",
     ];
 
-    /// Sets one gate by name; `false` if there is no such gate.
+    /// Sets one gate by its name. Returns false if there is no such gate.
     #[must_use]
     pub fn set(&mut self, name: &str, on: bool) -> bool {
         match name {

@@ -1,17 +1,17 @@
-//! Time in the engine: always passed in, never read from a clock.
+//! Times of the engine. They are always passed in, and never read from a clock.
 
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// A time in milliseconds since the Unix epoch, as counted by the observer. The observer guarantees that it
-/// never goes backwards within one pod.
+/// A time in milliseconds since the Unix epoch, as the observer counts it. Within one pod, the observer never
+/// lets it go backwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// Milliseconds from `earlier` to here; zero if it is not earlier.
+    /// The milliseconds from `earlier` to this time; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

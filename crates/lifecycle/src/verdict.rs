@@ -1,4 +1,4 @@
-//! What counts as a failure of a pod, and the result of a pod that has ended.
+//! Decides what counts as a failure of a pod, and the result of a pod that has ended.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use crate::trace::{ContainerEvent, Entry, PodEvent, TraceEvent};
 /// A failure that would be retried, or after which the pod can only fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Human-readable description.
+    /// The failure in human-readable form.
     pub text: String,
     /// The exit code, if a container has exited.
     pub code: Option<i64>,
@@ -30,7 +30,7 @@ pub struct PodResult {
     pub failed: Option<(Time, i32)>,
 }
 
-/// The failure that an entry of the trace reports, if it is one. In a pod that is stopping, nothing is.
+/// The failure that an entry of the trace reports, if any. While a pod is stopping, no entry is a failure.
 pub fn failure(plan: &Plan, obs: &Observation, entry: &Entry) -> Option<Failure> {
     if obs.stop.is_some() {
         return None;
@@ -83,28 +83,28 @@ fn container_failure(
     Some(Failure { text, code: None })
 }
 
-/// How an instance has failed.
+/// How an instance failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailedExit {
-    /// A check of it had failed, whatever it then exited with.
+    /// A probe or hook failed, so it was stopped. Its exit code does not matter.
     Check(KillReason),
-    /// By its exit code.
+    /// Its exit code was not 0.
     Code,
 }
 
-/// Whether the last exit of a container is a failure that matters: the container is restarted, or the pod can only
-/// fail and nothing has decided that yet.
+/// Whether the last exit of a container is a failure that matters: the container is restarted, or the pod can
+/// only fail although the engine has not stopped it yet.
 fn failed_exit(plan: &Plan, obs: &Observation, container: usize, at: Time) -> Option<FailedExit> {
     let (p, c) = (&plan.containers[container], &obs.containers[container]);
-    // It may already have been restarted.
+    // The container may already have been restarted.
     let exit = c.exit.as_ref().or(c.last_exit.as_ref())?;
     let how = failed_by_itself(exit)?;
-    // Without a restart, the pod can only fail: the others need not be waited for.
+    // Without a restart the pod can only fail, so there is no need to wait for the other containers.
     let decides = || fails_pod(plan, obs, container) && goes_on(plan, obs, at);
     (rules::restarts_after(p, exit) || decides()).then_some(how)
 }
 
-/// How an instance failed, unless it was stopped for another reason than a failure of its own.
+/// How an instance failed; `None` if it did not fail, or was stopped for a reason other than its own failure.
 fn failed_by_itself(exit: &Exit) -> Option<FailedExit> {
     match exit.killed_for {
         Some(reason @ (KillReason::Liveness | KillReason::Startup | KillReason::PostStart)) => {
@@ -122,7 +122,8 @@ fn failed_by_itself(exit: &Exit) -> Option<FailedExit> {
     }
 }
 
-/// Whether the engine would keep the pod running. If it is about to stop the pod itself, it knows the cause better.
+/// Whether the engine would keep the pod running. If it is about to stop the pod itself, the engine knows the
+/// cause better.
 fn goes_on(plan: &Plan, obs: &Observation, now: Time) -> bool {
     let mut decision = Decision::default();
     decide(plan, obs, now, &mut decision);
@@ -173,7 +174,7 @@ mod tests {
     fn an_exit_is_a_failure_if_it_is_retried_or_decides_the_pod() {
         let by_code = Some("`a` failed with exit code 3");
         let by_probe = Some("`a` was stopped because its liveness probe failed");
-        // The policy, the exit code of `a`, why it was stopped, and the failure. `b` runs on.
+        // (policy, exit code of `a`, why it was stopped, failure). `b` keeps running.
         let rows: &[(&str, i32, Option<KillReason>, Option<&str>)] = &[
             ("Always", 3, None, by_code),
             ("OnFailure", 3, None, by_code),
@@ -204,9 +205,9 @@ mod tests {
     #[test]
     fn a_pod_that_the_engine_ends_itself_has_no_failure_to_report() {
         let table = [
-            // The init container fails for good, and the engine says so.
+            // The init container fails for good, and the engine reports that.
             (&["i", "a"][..], "i", "Tx"),
-            // The last main has ended: the pod is over anyway.
+            // The last main has ended, so the pod is over anyway.
             (&["a"], "a", "Tx"),
         ];
         for (names, name, state) in table {
@@ -281,7 +282,7 @@ mod tests {
     fn the_result_names_the_first_main_that_failed() {
         let plan = plan(spec("Never", &["s", "a", "b", "c"]));
         let mut obs = observed(&plan);
-        // The sidecar failed first, and does not count.
+        // The sidecar failed first, but it does not count.
         for (name, code, after) in [("s", 9, 1_000), ("a", 2, 4_000), ("b", 3, 2_000), ("c", 0, 500)] {
             let container = plan.find(name).expect("it is in the plan");
             end(&mut obs.containers[container], Exit { finished_at: T0 + after, ..exit(code) });

@@ -4,14 +4,14 @@ use crate::dialect::annotations::SIDECAR_GRACE;
 use crate::plan::{Counts, Need, Plan, PreStopWhen, ProbeKind, RestartPolicy, Role, topological};
 use crate::source::ContainerRef;
 
-/// A difference.
+/// A difference between two plans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The pod could rely on it and no longer can. Otherwise it is only a note.
+    /// Whether the pod has lost a guarantee. Otherwise the difference is only a note.
     pub loss: bool,
-    /// The container it is about, by its place before the conversion.
+    /// The container that the difference is about, by its place before the conversion.
     pub place: ContainerRef,
-    /// One sentence.
+    /// The difference, in one sentence.
     pub text: String,
 }
 
@@ -31,7 +31,7 @@ pub fn compare(before: &Plan, after: &Plan) -> Vec<Difference> {
     comparison.out
 }
 
-/// The state another container is guaranteed to have reached when one starts.
+/// The states that a container is guaranteed to have reached when another one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Far {
     started: bool,
@@ -40,7 +40,7 @@ struct Far {
 }
 
 impl Far {
-    /// The word for it, for a container with or without a readiness probe: without one, started means ready.
+    /// The word for the state. Without a readiness probe, a started container is ready.
     fn word(self, probed: bool) -> &'static str {
         match self {
             Far { completed: true, .. } => "completed",
@@ -57,7 +57,7 @@ impl Far {
 struct Comparison<'p> {
     before: &'p Plan,
     after: &'p Plan,
-    /// (index before, index after).
+    /// (index before, index after)
     pairs: Vec<(usize, usize)>,
     out: Vec<Difference>,
 }
@@ -104,7 +104,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Ties between containers that last beyond the first start.
+    /// Compares what still applies after the first start: fences, common restarts, and gates that apply to
+    /// every start.
     fn restarts(&mut self, c: usize, new_c: usize) {
         let (old, new) = (&self.before.containers[c], &self.after.containers[new_c]);
         let has = |list: &[usize], on: &str| list.iter().any(|&i| self.after.containers[i].name == on);
@@ -165,7 +166,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// What happens to the order when the grace period runs out: only a note, it can be had in every dialect.
+    /// Compares what happens to the stop order when the grace period ends. This is only a note, because an
+    /// annotation can change it in every dialect.
     fn end_of_grace(&mut self) {
         let (kept, keeps) = (self.before.keeps_order_after_grace(), self.after.keeps_order_after_grace());
         if kept == keeps {
@@ -205,8 +207,8 @@ impl Comparison<'_> {
             let (old, new) = (&self.before.containers[c], &self.after.containers[new_c]);
             let me = &old.name;
             let mut said: Vec<(bool, String)> = Vec::new();
-            // A container that now runs to completion before the others still matters: its failure fails the
-            // pod.
+            // A container that now runs to completion before the others still matters: if it fails, the pod
+            // fails.
             let now_init = new.role == Role::Init;
             if ends && !now_init && old.keeps_alive != new.keeps_alive {
                 let how = if new.keeps_alive { "now keeps" } else { "no longer keeps" };
@@ -257,12 +259,12 @@ fn counts(counts: Counts) -> &'static str {
     }
 }
 
-/// Whether a pod can end by itself, so that it matters which containers count.
+/// Whether a pod can complete. Only then does it matter which containers count.
 fn ends(plan: &Plan) -> bool {
     plan.containers.iter().any(|c| c.fatal || (c.keeps_alive && c.restart.policy != RestartPolicy::Always))
 }
 
-/// For each container, the state each other one is guaranteed to have reached when it first starts.
+/// For each container, the states that every other one is guaranteed to have reached when it first starts.
 fn reach(plan: &Plan) -> Vec<Vec<Far>> {
     let n = plan.containers.len();
     let mut far = vec![vec![Far::default(); n]; n];
@@ -291,7 +293,7 @@ fn reach(plan: &Plan) -> Vec<Vec<Far>> {
     far
 }
 
-/// For each container, those guaranteed to be gone when it is told to stop.
+/// For each container, whether every other one is guaranteed to have ended when it is told to stop.
 fn stop_reach(plan: &Plan) -> Vec<Vec<bool>> {
     let n = plan.containers.len();
     let mut gone = vec![vec![false; n]; n];

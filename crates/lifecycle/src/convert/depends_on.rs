@@ -25,7 +25,7 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// The entries of `initContainers` that stay there: everything in `containers` waits for all of them, so a
+/// The entries of `initContainers` that stay there. Everything in `containers` waits for all of them, so a
 /// native sidecar must stay if a plain init container needs it.
 fn stays(plan: &Plan) -> Vec<bool> {
     let mut stays: Vec<bool> = plan.containers.iter().map(|c| c.role == Role::Init).collect();
@@ -45,7 +45,7 @@ struct Writer<'a> {
     plan: &'a Plan,
     stays: &'a [bool],
     inits: &'a [usize],
-    /// The pod has a fence annotation, which keeps its effect.
+    /// The pod has a fence annotation, which still applies after the conversion.
     fenced: bool,
 }
 
@@ -78,7 +78,8 @@ impl Writer<'_> {
 
     fn role(&self, i: usize) -> Option<String> {
         let c = &self.plan.containers[i];
-        // A container whose own failure counts becomes one beside a primary container.
+        // In this dialect, only containers beside a `primary` one can count by their own exit without keeping
+        // the pod alive.
         let beside_primary =
             |c: &crate::plan::ContainerPlan| !c.keeps_alive && c.counts == Counts::UnlessStopped;
         let primary = self.plan.containers.iter().any(beside_primary);
@@ -94,15 +95,16 @@ impl Writer<'_> {
             return false;
         }
         match (self.stays[i], self.stays[on]) {
-            // Containers wait for all of `initContainers` anyway; readiness is more than that.
+            // Containers wait for all of `initContainers` anyway, but only until they are started, not until
+            // they are ready.
             (false, true) => need == Need::Ready && !self.fenced,
             (true, _) => !self.is_chained(i),
             (false, false) => true,
         }
     }
 
-    /// Whether an entry of `initContainers` waits for exactly the one before it, which is the default without
-    /// a line.
+    /// Whether an entry of `initContainers` waits for exactly the entry before it. That is the default, and
+    /// needs no line.
     fn is_chained(&self, i: usize) -> bool {
         let at = self.inits.iter().position(|&c| c == i);
         let before = at.and_then(|at| at.checked_sub(1)).map(|at| self.inits[at]);

@@ -9,7 +9,8 @@ use super::Edit;
 use crate::plan::{ContainerPlan, Dialect, Need, Plan, ProbeKind, RestartPolicy, Role};
 use crate::source::{ContainerRef, FieldPath, List, PodInput};
 
-/// A copied startup probe fails, and kills, only after this many tries, one a second; a readiness probe never kills.
+/// The failure threshold of a copied startup probe, at one attempt per second. It is high because a failed
+/// startup probe kills the container, and a readiness probe never does.
 const COPIED_PROBE_TRIES: i64 = 600;
 
 /// The container at a place.
@@ -22,19 +23,19 @@ pub(super) fn container(input: &PodInput, place: ContainerRef) -> Option<&Contai
     }
 }
 
-/// The role of a container in dialects that only have "before", "beside" and "main".
+/// The role of a container in dialects that only know "before", "beside" and "main".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Runs to completion before the rest.
+    /// Runs to completion before the others.
     First,
-    /// Runs before the mains start.
+    /// Runs beside the mains, and starts before them.
     Beside,
-    /// The rest.
+    /// A main.
     Work,
 }
 
-/// Sorts containers by how others depend on them. At least one main is always left: a container that only
-/// helpers wait for does not become a helper itself.
+/// Classifies containers by how others depend on them. At least one main is always left: a container that
+/// only helpers wait for does not become a helper itself.
 pub(super) fn kinds(plan: &Plan) -> Vec<Kind> {
     let n = plan.containers.len();
     let (mut beside, mut first) = (vec![false; n], vec![false; n]);
@@ -58,7 +59,7 @@ pub(super) fn kinds(plan: &Plan) -> Vec<Kind> {
     plan.containers.iter().enumerate().map(kind).collect()
 }
 
-/// Moves sidecars to `initContainers`, one after the other.
+/// Moves sidecars to `initContainers`, where they start one after the other.
 pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     let kinds = kinds(plan);
     for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
@@ -86,7 +87,7 @@ pub(super) fn native(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// Moves sidecars to `containers`, marked.
+/// Moves sidecars to `containers` and marks them with `lifecycle.type`.
 pub(super) fn kep(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     let kinds = kinds(plan);
     for (i, c) in plan.containers.iter().enumerate().filter(|(i, _)| kinds[*i] == Kind::Beside) {
@@ -102,7 +103,8 @@ pub(super) fn kep(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// A native sidecar that leaves `initContainers` keeps its own restart policy only if the pod's is different.
+/// The edit for a native sidecar that leaves `initContainers`: it keeps its own restart policy only if the
+/// pod's is different.
 pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
     let place = plan.containers[index].place;
     if place.list == List::Init && plan.restart_policy == RestartPolicy::Always {
@@ -110,7 +112,7 @@ pub(super) fn leave_init(plan: &Plan, index: usize, edits: &mut Vec<Edit>) {
     }
 }
 
-/// The chosen containers, each after its dependencies, otherwise in the written order.
+/// The chosen containers, each after its dependencies, and otherwise in the order of the manifest.
 pub fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut left: Vec<usize> = (0..plan.containers.len()).filter(|&i| chosen(i)).collect();
     let mut order = Vec::with_capacity(left.len());
@@ -118,20 +120,22 @@ pub fn in_order(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
         let waits = |i: usize| {
             plan.containers[i].gates.iter().any(|g| g.need != Need::Launched && left.contains(&g.on))
         };
-        // A plan has no cycle, so there is one; if not, use the list order.
+        // A plan has no cycle, so some container waits for no other. The list order is only a fallback.
         let next = left.iter().position(|&i| !waits(i)).unwrap_or(0);
         order.push(left.remove(next));
     }
     order
 }
 
-/// The containers that others wait for because of their launch priorities, in an order in which native sidecars can start one after
-/// the other. `None` if there are none, or if two of one level have probes or postStart hooks: containers of one level start
-/// together and may need each other, so native sidecars could wait forever.
+/// The containers that others wait for because of their launch priorities, in an order in which native
+/// sidecars can start one after the other.
+///
+/// `None` if there are none, or if two containers of one level have probes or postStart hooks. Containers of
+/// one level start together and may need each other, so as native sidecars they could wait forever.
 pub fn levels_as_sidecars(plan: &Plan) -> Option<Vec<usize>> {
     let gates_of =
         |i: usize| plan.containers[i].gates.iter().filter(|g| g.dialect == Some(Dialect::Priority));
-    // A level waits for every container of the higher ones.
+    // A level waits for every container of the higher levels.
     let depth = |i: usize| gates_of(i).count();
     let waits = |i: usize| {
         let c = &plan.containers[i];
@@ -144,14 +148,14 @@ pub fn levels_as_sidecars(plan: &Plan) -> Option<Vec<usize>> {
     (!order.is_empty() && !would_hang).then_some(order)
 }
 
-/// Moves containers so that `initContainers` holds these, in this order, and `containers` the rest.
+/// Moves containers so that `initContainers` holds `inits`, in this order, and `containers` holds the rest.
 pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
     let of = |list: List| -> Vec<usize> {
         (0..plan.containers.len()).filter(|&i| plan.containers[i].place.list == list).collect()
     };
     let (mut init, mut main) = (of(List::Init), of(List::Main));
     let (init_list, main_list) = (FieldPath::spec("initContainers"), FieldPath::spec("containers"));
-    // Moves into `initContainers` come first: otherwise a list might be empty in between.
+    // Containers move into `initContainers` first. Otherwise one of the lists could be empty in between.
     for (at, &c) in inits.iter().enumerate() {
         if let Some(from) = init.iter().position(|&i| i == c) {
             if from != at {
@@ -169,7 +173,8 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
             init.insert(at, c);
         }
     }
-    // Those that move to `containers` now come after those that stay, in their own order.
+    // The containers that move to `containers` now follow those that stay in `initContainers`, in their own
+    // order.
     for _ in inits.len()..init.len() {
         edits.push(Edit::Move {
             from: init_list.clone().index(inits.len()),
@@ -180,8 +185,9 @@ pub(super) fn arrange(plan: &Plan, inits: &[usize], edits: &mut Vec<Edit>) {
     }
 }
 
-/// A readiness probe as a startup probe. Default values are not written. It runs every second: the kubelet first runs a startup probe
-/// when a period has passed, but a readiness probe right after the start.
+/// Turns a readiness probe into a startup probe, without default values. Its period is one second: the
+/// kubelet waits for a whole period before it first runs a startup probe, but runs a readiness probe right
+/// after the start.
 pub fn startup_probe(probe: &Probe) -> Value {
     let mut value = serde_json::to_value(probe).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {

@@ -13,8 +13,8 @@ pub(super) const TERMINATE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 pub(super) const TERMINATE_WITH_IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 pub(super) const TERMINATE_IGNORE_EXIT: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
 
-/// The edits that remove the marks of other dialects. `restartPolicy: Always` moves with its container and is
-/// not among them; the target's own annotation is overwritten later.
+/// The edits that remove the fields and annotations of other dialects. `restartPolicy: Always` is not among
+/// them, because it moves with its container. The target's own annotation is overwritten later.
 pub(super) fn remove(input: &PodInput, plan: &Plan, target: Target) -> Vec<Edit> {
     let mut edits = Vec::new();
     if target != Target::Kep {

@@ -1,12 +1,13 @@
-//! Edits of a manifest, carried out on an object: for webhooks, which have no text. The patch for an API server is the
-//! difference to the object before.
+//! Applies edits of a manifest to an object. Webhooks use this because they have no text; the patch for the
+//! API server is the difference between the object before and after.
 
 use serde_json::{Map, Value};
 
 use super::Edit;
 use crate::source::{FieldPath, Segment};
 
-/// Carries edits out in order. What an edit takes away may be missing already: an API server has dropped it.
+/// Applies edits in order. Something that an edit removes or moves may be missing, because an API server
+/// drops fields that it does not know.
 pub fn apply(object: &mut Value, edits: &[Edit]) {
     for edit in edits {
         match edit {
@@ -38,7 +39,7 @@ fn get_mut<'v>(object: &'v mut Value, path: &[Segment]) -> Option<&'v mut Value>
     })
 }
 
-/// The value at a path; missing maps on the way are created.
+/// The value at a path. Missing maps on the way are created.
 fn make<'v>(object: &'v mut Value, path: &[Segment]) -> &'v mut Value {
     let mut value = object;
     for segment in path {

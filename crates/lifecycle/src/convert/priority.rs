@@ -29,7 +29,8 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
             if !marked(marks::TERMINATE) && !marked(marks::TERMINATE_WITH_IMAGE) {
                 env(marks::TERMINATE, "true".to_owned());
             }
-            // A marked sidecar that is restarted does not count anyway.
+            // A marked sidecar that is restarted after each failure never counts, so it needs no mark for
+            // that.
             let says = c.dialect == Some(Dialect::Terminator) || marked(marks::TERMINATE_IGNORE_EXIT);
             if c.counts == Counts::No && !says {
                 env(marks::TERMINATE_IGNORE_EXIT, "true".to_owned());
@@ -41,7 +42,7 @@ pub(super) fn write(input: &PodInput, plan: &Plan, edits: &mut Vec<Edit>) {
     arrange(plan, &inits, edits);
 }
 
-/// For each container, the longest chain of chosen containers that wait for it: higher starts first.
+/// For each container, the longest chain of chosen containers that wait for it. The highest starts first.
 fn heights(plan: &Plan, chosen: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut heights = vec![0; plan.containers.len()];
     for i in in_order(plan, &chosen).into_iter().rev() {

@@ -1,5 +1,5 @@
-//! Whether a Job counts the restarts of sidecars as failures. The dialects have different defaults, so a
-//! conversion may have to write down what was true before it.
+//! Whether a Job counts the restarts of sidecars as failures. The defaults of the dialects differ, so a
+//! conversion may have to state the previous behaviour in an annotation.
 
 use serde_json::json;
 
@@ -8,8 +8,8 @@ use crate::dialect::annotations::SIDECAR_RESTARTS;
 use crate::plan::{Plan, RestartPolicy, Role};
 use crate::source::FieldPath;
 
-/// The edit of a converted pod of a Job that keeps what the restarts of its sidecars mean, if one is needed and
-/// one annotation can say it for all of them.
+/// The edit that keeps what the restarts of sidecars mean for the pod's Job. `None` if no edit is needed, or
+/// if one annotation cannot say it for all sidecars.
 pub fn keep_restarts(before: &Plan, after: &Plan) -> Option<Edit> {
     if compare_restarts(before, after).is_empty() {
         return None;
@@ -24,8 +24,8 @@ pub fn keep_restarts(before: &Plan, after: &Plan) -> Option<Edit> {
         .then(|| Edit::Set { path: FieldPath::annotation(SIDECAR_RESTARTS), value: json!(value) })
 }
 
-/// The containers of a Job's pod whose restarts count before a conversion and not after it, or the other way
-/// round. Jobs count restarts only with restartPolicy OnFailure.
+/// The containers of a Job's pod whose restarts count only before or only after the conversion. Jobs count
+/// restarts only with restartPolicy OnFailure.
 pub fn compare_restarts(before: &Plan, after: &Plan) -> Vec<Difference> {
     if before.restart_policy != RestartPolicy::OnFailure {
         return Vec::new();

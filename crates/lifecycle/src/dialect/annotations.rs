@@ -1,4 +1,4 @@
-//! Outrigger's own annotations, in one table: where each may stand, what is written as its value, what it does on this
+//! The table of Outrigger's own annotations: the object that each belongs to, its value, its effect on this
 //! machine and in a cluster, and the rule that applies it.
 //!
 //! A new annotation is a name, a row of [`TABLE`] and its rule. Validation, the operator's warnings and
@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use super::{Draft, nearest, options};
 use crate::job::backoff_range;
 
-/// The beginning of the name of every annotation of Outrigger.
+/// The prefix of all of Outrigger's annotations.
 pub const PREFIX: &str = "outrigger.dev/";
 
 /// The graph of dependencies between the containers of a pod.
 pub const DEPENDS_ON: &str = "outrigger.dev/depends-on";
-/// Names the sidecars among `spec.containers`. It means the same as `lifecycle.type: Sidecar`, which API servers drop.
+/// Names the sidecars among `spec.containers`. It means the same as `lifecycle.type: Sidecar`, a field that
+/// API servers drop.
 pub const SIDECARS: &str = "outrigger.dev/sidecars";
 /// Whether exit codes of sidecars count for the result of a pod.
 pub const SIDECAR_PHASE: &str = "outrigger.dev/sidecar-phase";
@@ -24,13 +25,13 @@ pub const SIDECAR_RESTARTS: &str = "outrigger.dev/sidecar-restarts";
 pub const SIDECAR_DELAY: &str = "outrigger.dev/sidecar-delay";
 /// The part of the grace period that is reserved for sidecars.
 pub const SIDECAR_GRACE: &str = "outrigger.dev/sidecar-grace";
-/// How long single containers may take to stop.
+/// How long each named container may take to stop.
 pub const STOP_GRACE: &str = "outrigger.dev/stop-grace";
 /// When preStop hooks run.
 pub const PRE_STOP: &str = "outrigger.dev/pre-stop";
 /// How long a postStart hook may take.
 pub const POST_START_TIMEOUT: &str = "outrigger.dev/post-start-timeout";
-/// Whether containers behind a sidecar wait for it at every start.
+/// Whether containers that depend on a sidecar wait for it at every start.
 pub const FENCE: &str = "outrigger.dev/fence";
 /// The waits before restarts.
 pub const RESTART_BACKOFF: &str = "outrigger.dev/restart-backoff";
@@ -52,7 +53,7 @@ pub struct Annotation {
     pub name: &'static str,
     /// The object that it is written to.
     pub place: Place,
-    /// What is written as its value. The hint about any other value is "expected" and this.
+    /// The values that are accepted. The hint about any other value is "expected" and this text.
     pub value: &'static str,
     /// What it does on this machine, if anything.
     pub effect: Option<&'static str>,
@@ -70,27 +71,27 @@ pub enum Place {
     Pod,
     /// A Job itself.
     Job,
-    /// A pod in a cluster, by the operator only.
+    /// A pod in a cluster. Only the operator writes it.
     OperatorOnly,
 }
 
 /// What an annotation does in a cluster, where kubelets run the containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InCluster {
-    /// The operator does this.
+    /// The operator implements it, with this effect.
     Served(&'static str),
     /// The operator applies it to containers that are marked with `KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT`.
     MarkedSidecars,
-    /// Nothing: the kubelet does these things, and does not know the annotation.
+    /// None: the kubelet is in charge of this, and it does not know the annotation.
     NoEffect,
 }
 
-/// Who reads an annotation.
+/// How an annotation is applied.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rule {
-    /// It changes the plan after all dialects, or rejects the value.
+    /// The function changes the plan after all dialects have been applied, or rejects the value.
     Plan(fn(&mut Draft<'_>, &str) -> Result<(), Unexpected>),
-    /// It changes the plan of a Job, if its value is one of these.
+    /// It changes the plan of a Job. The function only checks the value.
     Job(fn(&str) -> Result<(), Unexpected>),
     /// A dialect or the operator reads it.
     Elsewhere,
@@ -100,7 +101,7 @@ pub(super) enum Rule {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unexpected;
 
-/// All annotations of Outrigger, in the order of their rules and of the documentation.
+/// All annotations of Outrigger. Their rules run in this order, and the documentation lists them in it.
 pub static TABLE: [Annotation; 16] = [
     Annotation {
         name: DEPENDS_ON,
@@ -262,18 +263,18 @@ pub static TABLE: [Annotation; 16] = [
     },
 ];
 
-/// The row of an annotation.
+/// The row of an annotation, by its name.
 pub fn find(name: &str) -> Option<&'static Annotation> {
     TABLE.iter().find(|row| row.name == name)
 }
 
-/// The annotation that the author of an unknown name may have meant.
+/// The annotation that is most similar to an unknown name, if one is similar enough.
 pub fn meant(name: &str) -> Option<&'static str> {
     let written = TABLE.iter().filter(|row| row.place != Place::OperatorOnly);
     nearest(name, written.map(|row| row.name))
 }
 
-/// The annotations of a Job whose values are not what their rows say.
+/// The annotations of a Job whose values their rows do not accept.
 pub(crate) fn invalid_on_job(
     written: &BTreeMap<String, String>,
 ) -> impl Iterator<Item = (&'static Annotation, &str)> {

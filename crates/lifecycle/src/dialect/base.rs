@@ -1,5 +1,5 @@
-//! The rules for every pod, with or without a dialect: roles by list, restart policies, probes, hooks, list
-//! order. Native sidecars belong here, as they belong to Kubernetes.
+//! The rules for every pod, with or without a dialect: roles by list, restart policies, probes, hooks and
+//! list order. Native sidecars are part of Kubernetes, so they are handled here too.
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, LifecycleHandler, PodSpec, Probe, Volume};
 
@@ -11,7 +11,7 @@ use crate::plan::{
 use crate::resources::parse_quantity;
 use crate::source::{ContainerRef, FeatureGates, List, PodInput};
 
-/// The containers, without any order between them.
+/// The plan of the containers, without any order between them.
 pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) -> Plan {
     let pod_policy = policy(spec.restart_policy.as_deref()).unwrap_or(RestartPolicy::Always);
     let mut containers = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn plan(input: &PodInput, spec: &PodSpec, features: &FeatureGates) ->
     }
 }
 
-/// The limit of an emptyDir on disk. One in memory is limited by the kernel; zero means no limit.
+/// The size limit of an emptyDir on disk; zero means no limit. The kernel limits an emptyDir in memory.
 fn volume_limit(volume: &Volume) -> Option<VolumeLimit> {
     let dir = volume.empty_dir.as_ref().filter(|dir| dir.medium.as_deref().unwrap_or("").is_empty())?;
     let written = dir.size_limit.as_ref()?.0.clone();
@@ -68,7 +68,7 @@ fn container(
         (List::Init, _) => Role::Init,
         _ => Role::Main,
     };
-    // Without the feature gate only `Always` on an init container has a meaning (R8.5, R8.13).
+    // Without the feature gate, only `Always` on an init container has a meaning (R8.5, R8.13).
     let own = own.filter(|_| features.container_restart_rules || role == Role::Sidecar);
     let rules =
         if own.is_some() && features.container_restart_rules { rules(c, features) } else { Vec::new() };
@@ -100,7 +100,8 @@ fn container(
     }
 }
 
-/// Runs once, beside all the others, and blocks nothing (R1.10, R4.12). Kubernetes gives it no probes and no hooks (R8.29).
+/// The plan of an ephemeral container. It runs once, beside all the others, and blocks nothing (R1.10,
+/// R4.12). Kubernetes gives it no probes and no hooks (R8.29).
 fn ephemeral(c: &EphemeralContainer, index: usize) -> ContainerPlan {
     ContainerPlan {
         name: c.name.clone(),
@@ -134,7 +135,7 @@ fn policy(text: Option<&str>) -> Option<RestartPolicy> {
         "Always" => Some(RestartPolicy::Always),
         "OnFailure" => Some(RestartPolicy::OnFailure),
         "Never" => Some(RestartPolicy::Never),
-        // Validation reports it; the plan uses the default.
+        // Validation reports an unknown policy. The plan uses the default.
         _ => None,
     }
 }
@@ -153,14 +154,14 @@ fn rules(c: &Container, features: &FeatureGates) -> Vec<RestartRule> {
     c.restart_policy_rules.iter().flatten().filter_map(rule).collect()
 }
 
-/// Whether a container that has started is ready: its startup probe tests what its readiness probe does, and one success is
-/// enough for both.
+/// Whether a started container is always ready: its startup probe tests the same as its readiness probe, and
+/// both need only one success.
 fn started_is_ready(startup: Option<&Probe>, readiness: Option<&Probe>) -> bool {
     let once = |p: &Probe| p.success_threshold.is_none_or(|n| n <= 1);
     matches!((startup, readiness), (Some(startup), Some(readiness)) if once(readiness) && tests(startup) == tests(readiness))
 }
 
-/// What a probe does, with the values an API server fills in where there are none.
+/// The test that a probe makes, with the values that an API server fills in.
 fn tests(p: &Probe) -> impl PartialEq + use<> {
     let or = |value: &Option<String>, default: &str| {
         value.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
@@ -174,7 +175,7 @@ fn tests(p: &Probe) -> impl PartialEq + use<> {
     (p.exec.clone(), http, tcp, grpc)
 }
 
-/// Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
+/// The plan of a probe. Kubernetes' defaults apply here too: zero and absent mean the same (section 6.1).
 fn probe(p: &Probe) -> ProbePlan {
     let or = |value: Option<i32>, default: u32| match value {
         Some(v) if v > 0 => v.unsigned_abs(),
@@ -198,8 +199,8 @@ fn hook(h: &LifecycleHandler) -> HookPlan {
     HookPlan { timeout_ms: None, sleep_ms }
 }
 
-/// List order (R1.2 to R1.7): init entries one after the other, mains after them, each main after the one
-/// before it was launched. Containers with explicit gates keep only those.
+/// Adds the gates of list order (R1.2 to R1.7). Init entries start one after the other, then the mains, each
+/// after the one before it was launched. A container with explicit gates gets no others.
 pub(super) fn gates(draft: &mut Draft<'_>, explicit: &depends_on::Graph) {
     let inits = draft.inits();
     let need = |draft: &Draft<'_>, on: usize| match draft.plan.containers[on].role {
@@ -215,7 +216,7 @@ pub(super) fn gates(draft: &mut Draft<'_>, explicit: &depends_on::Graph) {
     let mut before: Option<usize> = None;
     for main in draft.mains() {
         if !explicit.replaces(main) {
-            // In a chain the last entry represents all; a graph has several ends.
+            // In a chain, it is enough to wait for the last entry. A graph can have several last entries.
             let from = if explicit.is_empty() { inits.len().saturating_sub(1) } else { 0 };
             for &on in &inits[from..] {
                 let (need, dialect) = need(draft, on);

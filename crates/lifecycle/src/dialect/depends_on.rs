@@ -1,4 +1,4 @@
-//! `outrigger.dev/depends-on`: any order that forms a graph.
+//! The annotation `outrigger.dev/depends-on`, which describes the order as a graph.
 //!
 //! ```text
 //! outrigger.dev/depends-on: |
@@ -12,11 +12,12 @@
 //!   helper: sidecar                         # neither keeps the pod alive nor counts for its result
 //! ```
 //!
-//! One entry per line (or separated by `;`), clauses separated by commas. Without a condition, a dependency
-//! means `completed` for an init container and `started` for any other. Entries of `initContainers` wait for
-//! the dependencies on their line instead of the entry before them; entries of `containers` still wait for
-//! all of `initContainers`, but no longer for each other. Two containers with stop numbers stop by these,
-//! whatever their start order.
+//! There is one entry per line (or entries are separated by `;`), and clauses are separated by commas.
+//! Without a condition, a dependency means `completed` for an init container and `started` for any other.
+//!
+//! An entry of `initContainers` waits for the dependencies on its line instead of the entry before it.
+//! Entries of `containers` still wait for all of `initContainers`, but no longer for each other. Stop numbers
+//! take precedence over the start order: two containers that have them stop in the order of these numbers.
 
 use std::collections::BTreeMap;
 
@@ -25,13 +26,13 @@ use super::{Draft, kep, nearest};
 use crate::plan::{Counts, Dialect, Need, RestartPolicy, Role};
 use crate::source::{FieldPath, Finding, List};
 
-/// The content of the annotation, by container.
+/// The parsed annotation, by container.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     entries: BTreeMap<usize, Entry>,
-    /// Init entries whose place in the list no longer matters.
+    /// Init entries that no longer wait for the entry before them.
     unchained: Vec<usize>,
-    /// (stops first, stops next).
+    /// (stops first, stops next)
     pub(super) stop_edges: Vec<(usize, usize)>,
 }
 
@@ -40,13 +41,13 @@ impl Graph {
         self.entries.is_empty()
     }
 
-    /// Whether both containers have stop numbers, so that the start order does not matter.
+    /// Whether both containers have stop numbers. Their start order then does not affect their stop order.
     pub(super) fn numbers_stop(&self, a: usize, b: usize) -> bool {
         let numbered = |c: &usize| self.entries.get(c).is_some_and(|e| e.stop.is_some());
         numbered(&a) && numbered(&b)
     }
 
-    /// Whether list order no longer holds for a container.
+    /// Whether the graph replaces list order for a container.
     pub(super) fn replaces(&self, container: usize) -> bool {
         self.unchained.contains(&container)
     }
@@ -70,7 +71,7 @@ struct Dependency {
     fence: bool,
 }
 
-/// Reads the annotation; problems become findings.
+/// Parses the annotation. Problems become findings.
 pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     let mut graph = Graph::default();
     let Some(text) = draft.annotation(DEPENDS_ON) else {
@@ -99,8 +100,8 @@ pub(super) fn read(draft: &mut Draft<'_>) -> Graph {
     graph
 }
 
-/// The entries of the annotation, each with its position: in a text of several pieces, separated by line ends
-/// and `;`, the index of the piece.
+/// The entries of the annotation with their positions. Line ends and `;` separate entries; if there are
+/// several, an entry's index is part of its path.
 fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
     let several = text.trim_end().contains(['\n', ';']);
     let mut pieces = 0;
@@ -115,7 +116,7 @@ fn lines(text: &str) -> impl Iterator<Item = (FieldPath, &str)> {
     })
 }
 
-/// The position of the entry of a container.
+/// The path of a container's entry in the annotation.
 pub(crate) fn place_of(text: &str, container: &str) -> FieldPath {
     let of = |entry: &str| entry.split(':').next().map(str::trim) == Some(container);
     let found = lines(text).find(|(_, entry)| of(entry));
@@ -214,7 +215,7 @@ fn find(draft: &Draft<'_>, name: &str) -> Result<usize, Problem> {
     })
 }
 
-/// All (lower, higher) pairs of neighbouring numbers.
+/// All pairs (lower, higher) of neighbouring numbers.
 fn pairs(numbers: &[(usize, i64)]) -> impl Iterator<Item = (usize, usize)> + '_ {
     numbers.iter().flat_map(move |&(low, n)| {
         let next = numbers.iter().map(|(_, m)| *m).filter(|m| *m > n).min();
@@ -226,7 +227,7 @@ fn pairs(numbers: &[(usize, i64)]) -> impl Iterator<Item = (usize, usize)> + '_ 
 pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     let dialect = Some(Dialect::DependsOn);
     if !graph.is_empty() {
-        // With a graph, mains it does not mention start together.
+        // With a graph, mains that it does not mention start together.
         for c in &mut draft.plan.containers {
             c.gates.retain(|g| g.need != Need::Launched);
         }
@@ -285,7 +286,8 @@ pub(super) fn apply(draft: &mut Draft<'_>, graph: &Graph) {
     }
 }
 
-/// Only a main can be primary: the pod is complete when its primary container is, whatever its sidecars do.
+/// Refuses `primary` for containers that are not mains: the pod is complete when its primary container is,
+/// whatever its sidecars do.
 fn refuse_primary_helpers(draft: &mut Draft<'_>, graph: &Graph) {
     let text = draft.annotation(DEPENDS_ON).unwrap_or_default();
     for (&container, _) in graph.entries.iter().filter(|(_, entry)| entry.primary) {
@@ -305,7 +307,7 @@ fn refuse_primary_helpers(draft: &mut Draft<'_>, graph: &Graph) {
     }
 }
 
-/// Where a container was made what it is.
+/// The field or annotation that gives a container its role.
 fn sidecar_mark(draft: &Draft<'_>, container: usize) -> FieldPath {
     let c = &draft.plan.containers[container];
     let place = c.place.path();
@@ -319,7 +321,8 @@ fn sidecar_mark(draft: &Draft<'_>, container: usize) -> FieldPath {
     }
 }
 
-/// Under `Always` no container ever ends for good, so a fatal container would never end the pod.
+/// Makes a container fatal. Under `Always` no container ever ends for good, so a fatal container could never
+/// end the pod; without a policy of its own it therefore gets `Never`.
 fn make_fatal(draft: &mut Draft<'_>, container: usize) {
     let place = draft.plan.containers[container].place;
     let has_own = draft.container(place).is_some_and(|c| c.restart_policy.is_some());

@@ -1,5 +1,6 @@
-//! `containers[].lifecycle.type: Sidecar`, or their names in the annotation `outrigger.dev/sidecars`: sidecars start together after the init containers, mains start
-//! once every sidecar is ready, sidecars stop last, and their preStop hooks run before anything else.
+//! The KEP's sidecars: `containers[].lifecycle.type: Sidecar`, or container names in the annotation
+//! `outrigger.dev/sidecars`. Sidecars start together after the init containers, and mains start once every
+//! sidecar is ready. Sidecars stop last, and their preStop hooks run before anything else.
 
 use super::Draft;
 use super::annotations::SIDECARS;
@@ -78,7 +79,7 @@ fn marked(draft: &mut Draft<'_>) -> Vec<usize> {
     sidecars
 }
 
-/// What to write instead of a type on a container that cannot have one.
+/// The hint for a `type` on a container that cannot have one.
 fn init_hint(draft: &Draft<'_>, place: ContainerRef, value: &str) -> &'static str {
     let policy = draft.container(place).and_then(|c| c.restart_policy.as_deref());
     match (place.list, value, policy) {
@@ -98,7 +99,7 @@ fn init_hint(draft: &Draft<'_>, place: ContainerRef, value: &str) -> &'static st
     }
 }
 
-/// Adds the containers that the annotation names. Those that are native sidecars already stay so.
+/// Adds the containers that the annotation names. Native sidecars stay native sidecars.
 fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
     let path = || FieldPath::annotation(SIDECARS);
     for name in names(draft) {
@@ -134,7 +135,7 @@ fn named(draft: &mut Draft<'_>, sidecars: &mut Vec<usize>) {
     }
 }
 
-/// Where a container is marked as no sidecar, if it is.
+/// The path of `type: Standard` on a container, if it has that.
 pub(super) fn standard(draft: &Draft<'_>, container: usize) -> Option<FieldPath> {
     let place = draft.plan.containers[container].place;
     let value = draft.input.lifecycle_types.get(&place).filter(|_| draft.features.sidecar_lifecycle_type)?;
@@ -144,7 +145,7 @@ pub(super) fn standard(draft: &Draft<'_>, container: usize) -> Option<FieldPath>
 /// The names in the annotation.
 fn names<'a>(draft: &Draft<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
     let names = draft.annotation(SIDECARS).unwrap_or_default().split(',').map(str::trim);
-    // A pod has no more containers than that: the rest cannot be names of others.
+    // A pod has at most this many containers, so any further name is an error or a repetition.
     names.filter(|name| !name.is_empty()).take(CONTAINERS_MAX)
 }
 
@@ -154,7 +155,7 @@ fn order(draft: &mut Draft<'_>, sidecars: &[usize], mains: &[usize]) {
         draft.make_sidecar(sidecar, Dialect::Kep, Counts::No);
         let c = &mut draft.plan.containers[sidecar];
         c.pre_stop_when = PreStopWhen::FirstAndOwnTurn;
-        // All sidecars start together.
+        // Sidecars do not wait for each other to be launched.
         c.gates.retain(|g| g.need != Need::Launched);
     }
     let mut before: Option<usize> = None;
@@ -175,7 +176,8 @@ fn order(draft: &mut Draft<'_>, sidecars: &[usize], mains: &[usize]) {
     debug_assert!(mains.iter().all(|&m| draft.plan.containers[m].role == Role::Main));
 }
 
-/// The KEP has no restart policy for a single container; the two would contradict each other.
+/// Warns about a sidecar with a restart policy of its own. The KEP has no such policy, and the two would
+/// contradict each other.
 fn own_policy(draft: &mut Draft<'_>, index: usize, name: &str, mark: FieldPath) {
     let place = draft.plan.containers[index].place;
     let own = draft.container(place).and_then(|c| c.restart_policy.as_deref());

@@ -1,8 +1,8 @@
-//! Builds the plan from the pod as written.
+//! Builds the plan of a pod from its manifest.
 //!
-//! One module per dialect; each only adds roles and gates. The common parts, and the derivation of the stop
-//! order from the gates, are here. Dialects used together in one pod add to the same graph; if the graph has
-//! a cycle the pod is refused, and both sides are shown.
+//! Each dialect has its own module, and only adds roles and gates. This module has what they share, and
+//! derives the stop order from the gates. Dialects used together in one pod add to the same graph. If the
+//! graph has a cycle, the pod is refused, and the finding shows all parts of the cycle.
 
 pub mod annotations;
 mod base;
@@ -31,10 +31,10 @@ pub struct Planned {
     pub warnings: Vec<Finding>,
 }
 
-/// Builds the plan of a pod, or reports why it cannot.
+/// Builds the plan of a pod.
 ///
 /// # Errors
-/// All findings, warnings included, if at least one is an error.
+/// All findings, warnings included, if at least one of them is an error.
 pub fn plan(input: &PodInput, gates: &FeatureGates) -> Result<Planned, Vec<Finding>> {
     let mut draft = Draft::new(input, *gates)?;
     let explicit = depends_on::read(&mut draft);
@@ -95,12 +95,12 @@ impl<'a> Draft<'a> {
         self.input.pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
     }
 
-    /// Plan indices of the entries of `spec.containers`.
+    /// The plan indices of the entries of `spec.containers`.
     fn mains(&self) -> Vec<usize> {
         self.of_list(List::Main)
     }
 
-    /// Plan indices of the entries of `spec.initContainers`.
+    /// The plan indices of the entries of `spec.initContainers`.
     fn inits(&self) -> Vec<usize> {
         self.of_list(List::Init)
     }
@@ -150,8 +150,9 @@ impl<'a> Draft<'a> {
         Ok(Planned { plan: self.plan, warnings: self.findings })
     }
 
-    /// A container that starts after another stops before it: the stop order is the reverse of the start
-    /// order. Launch priority is the exception, it only orders starts, and the stops of sidecars that end with their mains (D7).
+    /// Derives the stop order, which is the reverse of the start order: a container that starts after another
+    /// stops before it. Launch priority is the exception. It orders only starts, and the stops of sidecars
+    /// that end with their mains (D7).
     fn stop_edges(&mut self, explicit: &depends_on::Graph) {
         let n = self.plan.containers.len();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];
@@ -181,8 +182,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// In a hand-written graph a main may not depend on a sidecar; the sidecar still outlives the main,
-    /// unless it depends on the main.
+    /// Lets sidecars stop after the mains, even if no main of a hand-written graph depends on them. A sidecar
+    /// that itself depends on a main is the exception.
     fn sidecars_outlive_mains(&self, after: &mut [Vec<usize>]) {
         let ordered = |c: usize| {
             let c = &self.plan.containers[c];
@@ -229,7 +230,7 @@ impl<'a> Draft<'a> {
         finding
     }
 
-    /// Where a gate of a container on another was written.
+    /// The path of the field that makes `container` wait for `on`.
     fn origin(&self, container: usize, on: usize, dialect: Option<Dialect>) -> FieldPath {
         let [place, other] = [container, on].map(|c| self.plan.containers[c].place);
         match dialect {
@@ -240,18 +241,18 @@ impl<'a> Draft<'a> {
             Some(Dialect::Priority) if self.annotation(priority::ANNOTATION) == Some("Ordered") => {
                 FieldPath::annotation(priority::ANNOTATION)
             }
-            // Of two containers, one may have the priority of those that have none.
+            // One of the two may have no priority of its own: it then has the default.
             Some(Dialect::Priority) => self
                 .env_path(place, &priority::ENVS)
                 .or_else(|| self.env_path(other, &priority::ENVS))
                 .unwrap_or_else(|| place.path()),
-            // A main waits for a sidecar because of what is written at the sidecar.
+            // A main waits for a sidecar because the sidecar is marked.
             Some(Dialect::Kep) => other.path().field("lifecycle").field("type"),
             _ => place.path(),
         }
     }
 
-    /// The last env entry with one of these names.
+    /// The last env entry that has one of these names.
     fn env(
         &self,
         place: ContainerRef,
@@ -292,8 +293,8 @@ fn reaches(edges: &[Vec<usize>], from: usize, to: usize) -> bool {
     false
 }
 
-/// The most similar of `names` to a misspelt one, if any is similar enough. One or two letters are too few to
-/// guess from.
+/// The name that is most similar to a misspelt one, if any is similar enough. Words of one or two letters are
+/// too short to guess from.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names
         .map(|name| (strsim::damerau_levenshtein(word, name), name))

@@ -1,5 +1,5 @@
-//! The rules of the annotations that change how a pod runs, where a different default would surprise its
-//! author. [`annotations::TABLE`] names the rule of each.
+//! The rules of the annotations that change how a pod runs. They exist because changing the defaults would
+//! surprise authors. [`annotations::TABLE`] names the rule of each annotation.
 
 use outrigger_text::duration_ms;
 
@@ -11,7 +11,7 @@ use super::{Draft, terminator};
 use crate::plan::{BackoffPlan, ContainerPlan, Counts, Dialect, Need, PreStopWhen, Role};
 use crate::source::{FieldPath, Finding};
 
-/// Sidecars are there for the mains: longer than this is a mistake.
+/// The longest delay. Sidecars only serve the mains, so a longer delay is a mistake.
 const DELAY_MAX_MS: u64 = 86_400_000;
 
 /// Applies the annotations of a pod to its plan.
@@ -65,7 +65,7 @@ pub(super) fn sidecar_delay(draft: &mut Draft<'_>, value: &str) -> Result<(), Un
     Ok(())
 }
 
-/// Read by the operator in a cluster.
+/// Only the operator uses this value, in a cluster. Here it is only checked.
 pub(super) fn launch_timeout(_: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     duration_ms(value).map(|_| ()).ok_or(Unexpected)
 }
@@ -95,7 +95,7 @@ pub(super) fn fence(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected
     Ok(())
 }
 
-/// Sidecars count for the result, except those whose author says that their own exit code does not.
+/// Lets sidecars count for the result, except those whose authors chose to ignore their exit codes.
 fn count_sidecars(draft: &mut Draft<'_>) {
     for i in 0..draft.plan.containers.len() {
         let place = draft.plan.containers[i].place;
@@ -112,8 +112,9 @@ pub(super) fn sidecars_count(draft: &Draft<'_>) -> bool {
     draft.annotation(SIDECAR_PHASE) == Some("Count")
 }
 
-/// Whether a Job counts the restarts of sidecars as failures. Kubernetes does, so those of native sidecars
-/// count; the documents of the other dialects promise that a sidecar does not decide about its Job.
+/// Sets whether a Job counts the restarts of sidecars as failures. Kubernetes counts them, so those of native
+/// sidecars count. The documents of the other dialects promise that a sidecar does not affect the result of
+/// its Job.
 fn restarts_by_dialect(draft: &mut Draft<'_>) {
     for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
         c.job_ignores_restarts = c.dialect != Some(Dialect::Native);
@@ -132,8 +133,8 @@ pub(super) fn sidecar_restarts(draft: &mut Draft<'_>, value: &str) -> Result<(),
     Ok(())
 }
 
-/// Lists init containers that are not run again after a reboot, nor when the pod starts over for another
-/// reason (G-48).
+/// Sets the init containers that do not run again, neither after a reboot nor when the pod starts over for
+/// another reason (G-48).
 pub(super) fn run_once(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     for name in value.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let inits = draft.plan.containers.iter_mut().filter(|c| c.role == Role::Init);
@@ -161,8 +162,8 @@ pub(super) fn run_once(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpec
     Ok(())
 }
 
-/// Containers that depend on a sidecar start, and restart, only while it is ready; with `restart` they are
-/// also stopped when it is not (G-19, G-56).
+/// Adds fences: containers that depend on a sidecar start and restart only while it is ready. With `restart`
+/// they are also stopped while it is not ready (G-19, G-56).
 fn add_fence(draft: &mut Draft<'_>, restart: bool) {
     let sidecars: Vec<bool> = draft
         .plan
@@ -172,7 +173,8 @@ fn add_fence(draft: &mut Draft<'_>, restart: bool) {
         .collect();
     let inits = draft.inits();
     for i in 0..draft.plan.containers.len() {
-        // In a chain only the last entry is a gate; a fence covers all sidecars before it.
+        // In a chain, a container has a gate only on the last init entry, but a fence covers all sidecars
+        // before it.
         if !inits.contains(&i) && draft.plan.containers[i].gates.iter().any(|g| inits.contains(&g.on)) {
             for &on in inits.iter().filter(|&&on| sidecars[on]) {
                 draft.gate(i, on, Need::Ready, Some(Dialect::Native));

@@ -1,5 +1,5 @@
-//! OpenKruise's container launch priority: higher first, a level waits until every higher level is ready
-//! (LP-3 to LP-7, LP-23).
+//! OpenKruise's container launch priority. Containers with higher priorities start first, and a level waits
+//! until every higher level is ready (LP-3 to LP-7, LP-23).
 
 use std::num::IntErrorKind;
 
@@ -8,9 +8,9 @@ use crate::plan::{Dialect, Gate, Need, Plan};
 use crate::source::{ContainerRef, FieldPath, Finding, Severity};
 
 pub(super) const ANNOTATION: &str = "apps.kruise.io/container-launch-priority";
-/// As released, and as in the proposal.
+/// The name in OpenKruise's releases, and the name in its proposal.
 pub(super) const ENVS: [&str; 2] = ["KRUISE_CONTAINER_PRIORITY", "KRUISE_CONTAINER_LAUNCH_PRIORITY"];
-/// The documented range, both ways.
+/// The documented limit, for positive and negative numbers.
 const LIMIT: i64 = 2_147_483_647;
 
 pub(super) fn apply(draft: &mut Draft<'_>) {
@@ -25,7 +25,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
     let mains = draft.mains();
     if mains.len() < 2 {
-        // LP-3: they order nothing. What is wrong with one is still said.
+        // LP-3: priorities order nothing in a pod with one container. Invalid ones are still reported.
         let before = draft.findings.len();
         for main in mains {
             let place = draft.plan.containers[main].place;
@@ -43,7 +43,8 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     draft.uses(Dialect::Priority);
     let levels: Vec<(usize, i64)> = mains.iter().copied().zip(priorities).collect();
     add_levels(&mut draft.plan, &levels);
-    // The KEP's sidecars start before all mains: priorities order the mains, and the sidecars among each other.
+    // The KEP's sidecars start before all mains. Priorities therefore order the mains, and the sidecars among
+    // each other.
     let is_sidecar: Vec<bool> =
         draft.plan.containers.iter().map(|c| c.dialect == Some(Dialect::Kep)).collect();
     for (c, _) in draft.plan.containers.iter_mut().zip(&is_sidecar).filter(|(_, is_sidecar)| **is_sidecar) {
@@ -51,7 +52,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
 }
 
-/// Makes containers wait for each other by their levels: higher first, a level waits until every higher one is ready
+/// Adds gates by levels: higher levels start first, and a level waits until every higher level is ready
 /// (LP-23). Containers of one level start together, not one after another.
 pub fn add_levels(plan: &mut Plan, levels: &[(usize, i64)]) {
     let gate = |on| Gate { on, need: Need::Ready, every_start: false, dialect: Some(Dialect::Priority) };
@@ -67,7 +68,7 @@ pub fn add_levels(plan: &mut Plan, levels: &[(usize, i64)]) {
     order_marked(plan);
 }
 
-/// Marked sidecars of lower levels stop first (D7): pairs (stops first, stops next).
+/// The stop order of marked sidecars as pairs (stops first, stops next): lower levels stop first (D7).
 pub(super) fn stop_edges(plan: &Plan) -> Vec<(usize, usize)> {
     let is_marked = |i: usize| plan.containers[i].dialect == Some(Dialect::Terminator);
     let gates =
@@ -77,7 +78,8 @@ pub(super) fn stop_edges(plan: &Plan) -> Vec<(usize, usize)> {
     gates.map(|(i, gate)| (i, gate.on)).collect()
 }
 
-/// Writes that order, unless stop numbers say otherwise. An order that would be a circle stays as it was.
+/// Adds that order to the plan, unless stop numbers say otherwise. If it would cause a cycle, the plan stays
+/// as it was.
 fn order_marked(plan: &mut Plan) {
     let before: Vec<Vec<usize>> = plan.containers.iter().map(|c| c.stop_after.clone()).collect();
     for (first, next) in stop_edges(plan) {
@@ -92,7 +94,7 @@ fn order_marked(plan: &mut Plan) {
     }
 }
 
-/// One number per container, or `None` if there are none (or bad ones, which are reported).
+/// One priority per container. `None` if no container has one, or if one is invalid; that is reported.
 fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
     let places: Vec<ContainerRef> = mains.iter().map(|&m| draft.plan.containers[m].place).collect();
     match draft.annotation(ANNOTATION) {
@@ -124,7 +126,8 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
     (!bad).then_some(priorities)
 }
 
-/// LP-5, LP-6: the last env entry counts, a signed decimal number, 0 without one.
+/// The priority of a container: a signed decimal number in its last env entry of these names, or 0 without
+/// one (LP-5, LP-6).
 fn of_container(draft: &mut Draft<'_>, place: ContainerRef) -> Option<i64> {
     let read = |name| draft.env(place, &[name]);
     if let (Some((_, released)), Some((at, proposed))) = (read(ENVS[0]), read(ENVS[1]))

@@ -1,4 +1,5 @@
-//! OpenKruise's sidecar terminator: marked containers do not keep a finished Job alive (ST-1 to ST-9).
+//! OpenKruise's sidecar terminator: marked containers do not keep a Job running after its mains have ended
+//! (ST-1 to ST-9).
 
 use k8s_openapi::api::core::v1::Container;
 
@@ -10,19 +11,20 @@ const KILL: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT";
 const IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 const IGNORE: &str = "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE";
 
-/// The sidecar terminator's envs of one container.
+/// The sidecar terminator's environment variables of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TerminatorMarks {
-    /// It is stopped when the mains are done.
+    /// It is stopped when the mains have ended.
     pub kill: bool,
-    /// The image that ends it where there is no agent.
+    /// The image that ends the container on nodes without an agent.
     pub image: Option<String>,
     /// Its exit code does not count.
     pub ignore_exit_code: bool,
 }
 
 impl TerminatorMarks {
-    /// Reads a container's envs: literal values only, and any entry of a name counts (ST-1, ST-2).
+    /// Reads a container's environment variables. Only literal values count, and any entry of a name is
+    /// enough (ST-1, ST-2).
     pub fn of_container(container: &Container) -> Self {
         let values = |name: &'static str| {
             let entries = container.env.as_deref().unwrap_or_default().iter().filter(move |e| e.name == name);
@@ -79,7 +81,7 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
             continue;
         }
         if draft.plan.containers[index].role == Role::Sidecar {
-            // Already a sidecar by another dialect; only its exit code matters here.
+            // Another dialect has already made it a sidecar. Here only its exit code matters.
             draft.uses(Dialect::Terminator);
             continue;
         }
@@ -91,15 +93,15 @@ pub(super) fn apply(draft: &mut Draft<'_>) {
     }
 }
 
-/// Whether the terminator stops a container and its exit code never counts (ST-4).
+/// Whether the terminator stops the container and ignores its exit code in every case (ST-4).
 pub(super) fn ignores_exit_code(draft: &Draft<'_>, place: ContainerRef) -> bool {
     let marks = draft.container(place).map(TerminatorMarks::of_container).unwrap_or_default();
     let has_effect = place.list == List::Main && draft.plan.restart_policy != RestartPolicy::Always;
     has_effect && marks.is_sidecar() && marks.ignore_exit_code
 }
 
-/// The exit code of a sidecar that is restarted whenever it fails never counts: either it is restarted, or the
-/// pod ended first and would have stopped it.
+/// A sidecar that is restarted after every failure never counts. Either it is restarted, or the pod ends
+/// first, and then a running sidecar would have been stopped.
 pub(super) fn retried_do_not_count(draft: &mut Draft<'_>) {
     for c in draft.plan.containers.iter_mut().filter(|c| c.role == Role::Sidecar) {
         if c.counts == Counts::UnlessStopped && c.restart.policy != RestartPolicy::Never {
@@ -108,10 +110,12 @@ pub(super) fn retried_do_not_count(draft: &mut Draft<'_>) {
     }
 }
 
-/// In a pod with restartPolicy Never, marked sidecars that crash are restarted, so that the pod has the result
-/// of its mains. Not those with a policy of their own, and not if sidecars count for the result. Where marked
-/// sidecars stop one after the other, only the last one: in a cluster, the kubelet would bring others back
-/// that have been stopped.
+/// In a pod with restartPolicy Never, restarts marked sidecars that crash, so that the result of the pod is
+/// that of its mains.
+///
+/// This does not apply to sidecars with a policy of their own, nor if sidecars count for the result. If
+/// marked sidecars stop one after the other, it applies only to the last one: in a cluster, the kubelet would
+/// restart the others after they have been stopped.
 pub(super) fn restart_crashed(draft: &mut Draft<'_>) {
     let off = !draft.features.container_restart_rules || options::sidecars_count(draft);
     if draft.plan.restart_policy != RestartPolicy::Never || off {

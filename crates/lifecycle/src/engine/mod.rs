@@ -1,7 +1,7 @@
 //! The engine: `decide(plan, observation, now)`.
 //!
-//! A pure function, level-triggered: it evaluates the whole observation each time, so a lost event or a
-//! restarted observer changes nothing. [`Engine`] bundles a plan with its observation for drivers.
+//! `decide` is a pure function and level-triggered: it evaluates the whole observation each time, so a lost
+//! event or a restarted observer changes nothing. [`Engine`] bundles a plan with its observation for drivers.
 
 mod run;
 mod stop;
@@ -76,8 +76,8 @@ fn cancel_pointless_hooks(obs: &Observation, out: &mut Decision) {
     }
 }
 
-/// Checks for anything that ends the pod or makes it start over. Returns true if there is: the next round
-/// sees the change.
+/// Checks for anything that ends the pod or makes it start over. Returns true if there is something; the next
+/// round then sees the change.
 fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision) -> bool {
     let finished = rules::all_keepers(plan, obs, |p, c| rules::final_exit(p, c).is_some());
     if let Some(limit) = plan.active_deadline_ms
@@ -150,18 +150,20 @@ fn begin_stop(plan: &Plan, cause: StopCause, out: &mut Decision) {
     out.actions.push(Action::BeginStop { cause, grace_ms: plan.grace_ms });
 }
 
-/// R2.51, R2.52: the consequence of a lost sandbox. `None`: create a new one and start over.
+/// The consequence of a lost sandbox (R2.51, R2.52). `None` means that a new one is created and the pod
+/// starts over.
 fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<StopCause> {
     if finished {
         return Some(StopCause::Completed);
     }
-    // A Never pod that has run something must not run it twice; it fails instead of waiting forever (G-32).
+    // A pod with restartPolicy Never must not run anything twice. If it has run something, it fails instead
+    // of waiting forever (G-32).
     let ran = obs.containers.iter().any(|c| c.was_run || c.exit.is_some());
     (plan.restart_policy == RestartPolicy::Never && ran).then_some(StopCause::SandboxLost)
 }
 
-/// A container that waits for something that can no longer happen (LP-28, D10), either for its first start
-/// or, with a fence, for a restart.
+/// A container that waits for something that can no longer happen (LP-28, D10), and the container it waits
+/// for. It waits for its first start or, with a fence, for a restart.
 fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
         if !run::wants_start(p, c) {
@@ -184,13 +186,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A new pod.
+    /// The engine of a new pod.
     pub fn new(plan: Plan, now: Time) -> Self {
         let obs = Observation::new(&plan, now);
         Engine::resume(plan, obs)
     }
 
-    /// A pod with an existing observation.
+    /// The engine of a pod that already has an observation.
     pub fn resume(plan: Plan, obs: Observation) -> Self {
         Engine { plan, obs, scratch: Decision::default() }
     }
@@ -205,12 +207,12 @@ impl Engine {
         &self.obs
     }
 
-    /// Applies a new plan to the running pod (R8.30): other images, more ephemeral containers, another grace
+    /// Applies a new plan to the running pod (R8.30): new images, more ephemeral containers, a new grace
     /// period or deadline. Returns the changes. They take effect at the next step, and only on the containers
     /// they concern.
     ///
     /// # Errors
-    /// The plan has other differences: the pod has to be replaced.
+    /// The plan has other differences, so the pod must be replaced.
     pub fn update(&mut self, plan: Plan) -> Result<Vec<Change>, CannotUpdate> {
         let changes = changes(&self.plan, &plan)?;
         self.obs.update(&plan, &changes);
@@ -218,7 +220,7 @@ impl Engine {
         Ok(changes)
     }
 
-    /// Whether [`Event::RestartRequested`] would restart a container, or all of them if none is given.
+    /// Whether [`Event::RestartRequested`] would restart a container, or all containers if none is given.
     ///
     /// # Errors
     /// Why it would not.
@@ -226,13 +228,14 @@ impl Engine {
         can_restart(&self.plan, &self.obs, container)
     }
 
-    /// Handles an event.
+    /// Applies an event to the observation.
     pub fn handle(&mut self, event: &Event, now: Time) {
         self.obs.apply(&self.plan, event, now);
     }
 
-    /// Decides until nothing changes any more. `out.actions` has every action taken, internal ones included,
-    /// in order; each is marked in the observation, so the driver has to carry out the others.
+    /// Decides until nothing changes any more. `out.actions` has every action, internal ones included, in
+    /// order. All of them are marked in the observation; the driver must carry out those that are not
+    /// internal.
     pub fn step(&mut self, now: Time, out: &mut Decision) {
         out.clear();
         for round in 0.. {

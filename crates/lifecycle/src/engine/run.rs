@@ -20,7 +20,8 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
             out.wake_at(obs.sandbox.retry_at);
         }
     }
-    // Liveness kills make no sense when everything that keeps the pod alive is already stopping (E028).
+    // A liveness probe must not kill anything while everything that keeps the pod alive is already stopping
+    // (E028).
     let ending = rules::all_keepers(plan, obs, rules::is_ending_for_good);
     let until = rules::sidecars_run_until(plan, obs);
     for i in 0..plan.containers.len() {
@@ -29,7 +30,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
                 State::Running { .. } if plan.containers[i].role == Role::Sidecar => {
                     out.wait(i, Wait::SidecarDelay { until });
                 }
-                // What is down stays down: there is nothing left to do for it (R4.1).
+                // A container that has ended in a completed pod is not started again (R4.1).
                 State::Waiting | State::Exited => continue,
                 _ => {}
             }
@@ -47,7 +48,7 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     }
 }
 
-/// All images are pulled at once, long before they are needed (G-10).
+/// Pulls the image. All images are pulled at once, long before they are needed (G-10).
 pub(super) fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut Decision) {
     let needed = match c.state {
         State::Waiting | State::Unknown => true,
@@ -65,7 +66,7 @@ pub(super) fn pull(plan: &ContainerPlan, c: &Container, i: usize, now: Time, out
     }
 }
 
-/// Starts a container that is not running, if it should and may.
+/// Starts a container that is not running, if it should run and may start.
 fn start(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if !wants_start(p, c) {
@@ -83,7 +84,7 @@ fn start(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision
     }
 }
 
-/// Whether a container that is not running should be.
+/// Whether a container that is not running should be started.
 pub(super) fn wants_start(p: &ContainerPlan, c: &Container) -> bool {
     match (&c.state, &c.exit) {
         (State::Waiting, _) => true,
@@ -95,7 +96,7 @@ pub(super) fn wants_start(p: &ContainerPlan, c: &Container) -> bool {
     }
 }
 
-/// What prevents a start.
+/// The reason why a container cannot start now, if there is one.
 pub(super) fn hindrance(plan: &Plan, obs: &Observation, i: usize, now: Time) -> Option<Wait> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if obs.sandbox.state != SandboxState::Ready {
@@ -134,8 +135,8 @@ fn running(
 ) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if c.kill.is_some() {
-        // Only this container is being stopped: readiness probes continue, the others are not affected (G-13,
-        // G-17, R3.52).
+        // Only this container is being stopped: readiness probes continue, and the others are not affected
+        // (G-13, G-17, R3.52).
         stop::one(plan, obs, i, now, out);
         probe_one(p, c, i, ProbeKind::Readiness, since, now, out);
         return;
@@ -174,7 +175,7 @@ fn post_start(p: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut D
         }
         Hook::Running { since } => {
             out.wait(i, Wait::Hook { hook: kind });
-            // A hook that hangs must not hang the pod (G-14).
+            // A hook that never ends must not block the pod (G-14).
             if let Some(limit) = hook.timeout_ms {
                 if now >= since + limit {
                     out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: kind });
@@ -187,7 +188,7 @@ fn post_start(p: &ContainerPlan, c: &Container, i: usize, now: Time, out: &mut D
     }
 }
 
-/// Why a running container should be stopped and started again, if it should.
+/// Why a running container must be stopped and started again, if it must.
 fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Option<KillReason> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if matches!(c.post_start, Hook::Failed { .. }) {
@@ -196,7 +197,8 @@ fn reason_to_kill(plan: &Plan, obs: &Observation, i: usize, ending: bool) -> Opt
     if c.restart_requested {
         return Some(KillReason::Restart);
     }
-    // Immediately, even before the startup probe has passed (G-36), but not before the new image is present.
+    // A new image takes effect immediately, even before the startup probe has passed (G-36), but only once it
+    // is present.
     if c.image_changed && c.image == Image::Present {
         return Some(KillReason::ImageChanged);
     }
@@ -227,7 +229,7 @@ fn begin_kill(plan: &Plan, obs: &Observation, i: usize, reason: KillReason, now:
     }
 }
 
-/// Grace period for stopping one container outside a pod's stop (R3.10).
+/// The grace period for stopping one container while the pod keeps running (R3.10).
 pub(crate) fn kill_grace_ms(plan: &Plan, i: usize, reason: KillReason) -> u64 {
     let own = |kind| plan.containers[i].probe(kind).and_then(|p| p.grace_ms);
     match reason {

@@ -1,9 +1,12 @@
-//! How containers are stopped: hook, turn, signal, KILL; one of them, or the whole pod in order (section 3).
+//! The rules for stopping one container, or all containers of a pod in order (section 3).
 //!
-//! Every container that is being stopped goes through the same steps; a pod's stop adds the turn: no
-//! container is signalled while one that must stop before it is running. After the grace period, each stage
-//! is killed and gone before the next one is signalled; only in pods that use nothing but native sidecars are
-//! all remaining containers signalled together, as the kubelet does it ([`Plan::keeps_order_after_grace`]).
+//! Every container that is being stopped goes through the same steps: preStop hook, stop signal, KILL. When
+//! the pod stops, a container also waits for its turn: it is not signalled while a container that must stop
+//! before it is running.
+//!
+//! After the grace period, each stage is killed and has ended before the next one is signalled. In pods that
+//! use only native sidecars, all remaining containers are then signalled together, as on the kubelet
+//! ([`Plan::keeps_order_after_grace`]).
 
 use super::turns::kept_for_later;
 use super::{STOP_MIN_MS, run};
@@ -13,15 +16,16 @@ use crate::observation::{Container, Hook, HookKind, Kill, KillReason, Observatio
 use crate::plan::{Plan, PreStopWhen, ProbeKind, Role};
 use crate::time::Time;
 
-/// A stop of all containers: for good, or to start the whole pod over. The order and the deadlines are the
-/// same, whatever caused it.
+/// A stop of all containers: for good, or to start the whole pod over. Order and deadlines are the same for
+/// every cause.
 struct Ending {
-    /// What its containers are stopped for.
+    /// Why its containers are stopped.
     reason: KillReason,
     grace_ms: u64,
     deadline: Time,
-    /// Sidecars that die while they are needed are started again. Without mains they have nothing to do, and
-    /// those that are down stay down (R4.1); in a pod that starts over, all start together (R2.42).
+    /// Whether sidecars that die while they are needed are started again. Once the mains have ended they are
+    /// not needed, and those that have ended stay ended (R4.1). In a pod that starts over, all sidecars start
+    /// together later (R2.42).
     revives_sidecars: bool,
 }
 
@@ -44,12 +48,12 @@ impl Ending {
         })
     }
 
-    /// When a stage ends.
+    /// The end of a stage: its containers are killed then.
     fn kill_deadline(&self, plan: &Plan, stage: usize) -> Time {
         self.deadline - kept_for_later(plan, self.grace_ms, stage)
     }
 
-    /// When the stage before ends: from then on a stage has had its turn, even if those before it are still
+    /// The end of the stage before. From then on it is a stage's turn, even if containers before it are still
     /// being killed.
     fn turn_deadline(&self, plan: &Plan, stage: usize) -> Time {
         self.kill_deadline(plan, stage.saturating_sub(1))
@@ -84,15 +88,15 @@ pub(super) fn pod(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
     }
 }
 
-/// Stops one container on its own: there is no turn to wait for (R2.15).
+/// Stops one container on its own. It does not wait for a turn (R2.15).
 pub(super) fn one(plan: &Plan, obs: &Observation, i: usize, now: Time, out: &mut Decision) {
     if let Some(kill) = obs.containers[i].kill {
         end(plan, obs, i, &kill, Turn::own(plan, i, &kill), now, out);
     }
 }
 
-/// A sidecar that dies while the containers it serves are still running is started again until its own turn
-/// comes (G-18), unless its preStop hook has already run.
+/// Starts a sidecar again that died while the containers it serves are still running, until its own turn
+/// comes (G-18). A sidecar whose preStop hook has already run is not started again.
 fn keep_up(plan: &Plan, obs: &Observation, i: usize, ending: &Ending, now: Time, out: &mut Decision) {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     let died = c.exit.as_ref().is_some_and(|e| e.killed_for.is_none());
@@ -119,9 +123,9 @@ fn keep_up(plan: &Plan, obs: &Observation, i: usize, ending: &Ending, now: Time,
     }
 }
 
-/// Finds, for every container, another one that must be gone before it is signalled. This is transitive: one
-/// that is gone itself still represents those before it, so a dead sidecar in the middle does not break the
-/// chain (G-22).
+/// For every container, finds another one that must end before it is signalled. This is transitive: a
+/// container that has ended still passes on those before it, so a dead sidecar in the middle does not break
+/// the chain (G-22).
 fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
     out.held_by.clear();
     out.held_by.resize(plan.containers.len(), None);
@@ -132,24 +136,24 @@ fn hold(plan: &Plan, obs: &Observation, out: &mut Decision) {
     }
 }
 
-/// When a container may be signalled and must be killed.
+/// When a container may be signalled and must be killed, in a stop of the pod or of the container alone.
 struct Turn {
-    /// The container that must be gone first.
+    /// A container that must end first.
     held_by: Option<usize>,
-    /// From this time on it does not wait any more; `None` if it waits until the others are gone.
+    /// From this time on it no longer waits; `None` if it waits until the others have ended.
     free_at: Option<Time>,
-    /// It is killed at this time, if it had [`STOP_MIN_MS`] to react by then.
+    /// When it is killed, if it has had [`STOP_MIN_MS`] to react by then.
     kill_at: Time,
-    /// It is killed this long after its signal, if that is sooner.
+    /// The time from its signal until it is killed, if that is earlier.
     own_grace_ms: Option<u64>,
-    /// The container whose first preStop hook must end first, and how long to wait for it.
+    /// The container whose first preStop hook must end before, and how long to wait for it.
     first_hook_of: Option<(usize, Time)>,
-    /// The grace period is zero: it is killed when its turn comes, without a signal (G-29).
+    /// Whether the grace period is zero. The container is then killed at its turn, without a signal (G-29).
     at_once: bool,
 }
 
 impl Turn {
-    /// The turn of a container that is stopped on its own: now.
+    /// The turn of a container that is stopped on its own, which has come.
     fn own(plan: &Plan, i: usize, kill: &Kill) -> Turn {
         Turn {
             held_by: None,
@@ -161,13 +165,13 @@ impl Turn {
         }
     }
 
-    /// When it is killed, if it was signalled at this time.
+    /// When the container is killed, if it was signalled at this time.
     fn kill_after(&self, signalled: Time) -> Time {
         let kill_at = self.kill_at.max(signalled + STOP_MIN_MS);
         self.own_grace_ms.map_or(kill_at, |own| kill_at.min(signalled + own))
     }
 
-    /// The container it waits for now.
+    /// The container that it still waits for.
     fn held(&self, now: Time) -> Option<usize> {
         self.held_by.filter(|_| self.free_at.is_none_or(|at| now < at))
     }
@@ -193,9 +197,11 @@ impl Turn {
     }
 }
 
-/// In the KEP every sidecar's preStop runs before any main is stopped. Returns a sidecar whose hook has not
-/// ended yet. A sidecar that waits for no container has no mains left to run it before; its hook only runs at
-/// its own turn. One that was already being stopped for itself has had its hook, or is having it.
+/// In the KEP, the preStop hooks of all sidecars run before any main is stopped. Returns a sidecar whose hook
+/// has not ended.
+///
+/// A sidecar that waits for no container has no mains left, so its hook runs only at its own turn. A sidecar
+/// that is already being stopped on its own runs its hook for that, and not once more.
 fn first_hook(plan: &Plan, obs: &Observation, held_by: &[Option<usize>]) -> Option<usize> {
     (0..plan.containers.len()).find(|&other| {
         let c = &obs.containers[other];
@@ -223,7 +229,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
     if c.post_start.is_running() {
         out.actions.push(Action::CancelHook { container: i, attempt: c.attempt, hook: HookKind::PostStart });
     }
-    // A grace period of zero means KILL immediately (G-29), one stage after the other.
+    // With a grace period of zero, containers are killed without a signal (G-29), one stage after the other.
     if turn.at_once {
         cancel_hooks(c, i, out);
         match turn.held(now) {
@@ -246,7 +252,8 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
         return;
     }
     if matches!(c.state, State::Starting { .. }) {
-        // It is signalled as soon as it has started; if the runtime never reports that, it is killed anyway.
+        // It is signalled as soon as it has started. If the runtime never reports the start, it is killed
+        // anyway.
         let kill_at = turn.kill_at + STOP_MIN_MS;
         if now >= kill_at {
             out.actions.push(Action::Kill { container: i, attempt: c.attempt });
@@ -260,8 +267,7 @@ fn end(plan: &Plan, obs: &Observation, i: usize, kill: &Kill, turn: Turn, now: T
     out.actions.push(Action::Terminate { container: i, attempt: c.attempt, kill_at });
 }
 
-/// Checks hooks and turn. Returns false while something has to happen before the signal; that has been
-/// requested or noted.
+/// Whether a container may be signalled now. If not, this has requested its hook or noted what it waits for.
 fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, out: &mut Decision) -> bool {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     if let Some((on, until)) = turn.first_hook_of
@@ -292,12 +298,12 @@ fn may_signal(plan: &Plan, obs: &Observation, i: usize, turn: &Turn, now: Time, 
     if c.first_pre_stop.is_running() && !hook(c, i, HookKind::FirstPreStop, turn.kill_at, now, out) {
         return false;
     }
-    // The second hook of the KEP is for a sidecar that outlived the mains; otherwise it would just run twice
+    // The second hook of the KEP is for a sidecar that outlived the mains. Otherwise the hook would run twice
     // in a row.
     p.pre_stop.is_none() || !running || hook(c, i, HookKind::PreStop, turn.kill_at, now, out)
 }
 
-/// Starts or awaits a preStop hook. Returns true when it or the grace period has ended.
+/// Starts a preStop hook, or waits for it. Returns true when the hook or the grace period has ended.
 fn hook(c: &Container, i: usize, kind: HookKind, deadline: Time, now: Time, out: &mut Decision) -> bool {
     let attempt = c.attempt;
     match c.hook(kind) {

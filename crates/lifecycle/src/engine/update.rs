@@ -1,4 +1,4 @@
-//! What can be updated in a running pod, and what can be restarted.
+//! Rules for updates of a running pod, and for requested restarts.
 //!
 //! In Kubernetes a pod's images, its ephemeral containers and its deadline can change (R8.30); here the grace
 //! period can change as well. Any other change needs a new pod.
@@ -10,10 +10,10 @@ use crate::rules;
 /// One change of a running pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A container has a new image. If it is running, it is stopped and started again as soon as the new
-    /// image is present (R2.10).
+    /// A container has a new image. If it is running, it is stopped, and started again with the new image as
+    /// soon as that is present (R2.10).
     Image {
-        /// Which container.
+        /// The index of the container in the plan.
         container: usize,
         /// The old image.
         from: String,
@@ -22,17 +22,17 @@ pub enum Change {
     },
     /// A new ephemeral container.
     Added {
-        /// Which.
+        /// The index of the container in the plan.
         container: usize,
     },
-    /// The next stop has another grace period. A stop that has begun keeps its own (G-16).
+    /// The next stop has a new grace period. A stop that has already begun keeps its own (G-16).
     Grace {
         /// The old grace period.
         from_ms: u64,
         /// The new grace period.
         to_ms: u64,
     },
-    /// The pod has another deadline. It still counts from the beginning.
+    /// The pod has a new deadline. It still counts from the beginning.
     Deadline {
         /// The old deadline.
         from_ms: Option<u64>,
@@ -75,7 +75,7 @@ pub enum CannotRestart {
         /// Its role.
         role: &'static str,
     },
-    /// It will not run again.
+    /// It has ended and will not run again.
     #[error("`{name}` has ended for good; restart the whole pod to run it again")]
     Ended {
         /// Which container.
@@ -104,7 +104,8 @@ pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
         if was.image != is.image {
             let to = std::mem::replace(&mut is.image, was.image.clone());
             out.push(Change::Image { container: i, from: was.image.clone(), to });
-            // Whether the image is pulled at every start depends on the tag.
+            // Whether the image is pulled at every start depends on its tag, so this follows from the new
+            // image.
             is.pull_always = was.pull_always;
         }
         if was != is {
@@ -127,7 +128,7 @@ pub fn changes(old: &Plan, new: &Plan) -> Result<Vec<Change>, CannotUpdate> {
 /// Whether a container, or all of them if none is given, can be restarted now.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot.
 pub fn can_restart(plan: &Plan, obs: &Observation, container: Option<usize>) -> Result<(), CannotRestart> {
     if obs.over || obs.stop.is_some() {
         return Err(CannotRestart::Stopping);
@@ -137,7 +138,7 @@ pub fn can_restart(plan: &Plan, obs: &Observation, container: Option<usize>) -> 
         return Err(CannotRestart::Unknown);
     };
     match p.role {
-        // One that is stopped while it runs may exit as completed.
+        // A running init container that is stopped may exit with 0 and then count as completed.
         Role::Init => {
             return Err(CannotRestart::RunsOnce { name: p.name.clone(), role: "an init container" });
         }

@@ -1,4 +1,4 @@
-//! The sentences, one by one: users read them, so a change of wording is a change of the product.
+//! The exact sentences. Users read them, so a change of wording is a visible change.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The API server's checks on a Job around its pod. Paths are those of the Job.
+//! The API server's checks of a Job, without its pod template. Paths are relative to the Job.
 
 use k8s_openapi::api::batch::v1::{Job, JobSpec, PodFailurePolicyRule};
 

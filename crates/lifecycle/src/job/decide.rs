@@ -1,4 +1,4 @@
-//! Decides what to do about a Job.
+//! Decides which pods of a Job to create and delete, and when the Job is over.
 
 use super::observation::{JobEnd, JobObservation, JobOutcome};
 use super::plan::JobPlan;
@@ -9,17 +9,17 @@ use crate::time::Time;
 /// What to do about a Job now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobDecision {
-    /// Pods to create.
+    /// The pods to create.
     pub create: Vec<PodOrder>,
-    /// Pods to delete, by their index in [`JobObservation::pods`].
+    /// The pods to delete, by their index in [`JobObservation::pods`].
     pub delete: Vec<usize>,
-    /// How the Job will end; to be stored in [`JobObservation::target`].
+    /// How the Job will end. The caller stores it in [`JobObservation::target`].
     pub target: Option<JobEnd>,
-    /// The Job is over: its end is decided and it has no pods left.
+    /// How the Job has ended: its end is decided and it has no pods left.
     pub finished: Option<JobEnd>,
-    /// When pods may be created again, if the back-off delays them.
+    /// When the next pods may be created, if the back-off delays them.
     pub backoff_until: Option<Time>,
-    /// When to decide again, if nothing happens.
+    /// When to decide again if nothing happens before.
     pub wake: Option<Time>,
 }
 
@@ -28,7 +28,7 @@ pub struct JobDecision {
 pub struct PodOrder {
     /// Its completion index, if the Job is Indexed.
     pub index: Option<u32>,
-    /// How many pods there were before it: of its index, or of the Job if there are no indexes.
+    /// How many pods were created before it, for its index, or for the Job if there are no indexes.
     pub attempt: u32,
 }
 
@@ -104,7 +104,7 @@ fn success(plan: &JobPlan, tally: &Tally, now: Time) -> Option<JobEnd> {
     }
     let enough = match plan.completions {
         Some(completions) => tally.succeeded >= completions,
-        // Pods that work on the queue beside the one that succeeded may finish.
+        // In a work queue, the pods that are still running may finish.
         None => tally.succeeded > 0,
     };
     if enough && tally.active == 0 {
@@ -154,7 +154,7 @@ fn create(plan: &JobPlan, obs: &JobObservation, tally: &Tally, now: Time, decisi
         decision.create = (0..missing).map(order).collect();
         return;
     }
-    // Kubernetes takes the first free indexes before it checks their back-off; the others wait.
+    // Kubernetes chooses the first free indexes before it checks their back-off. The other indexes wait.
     let free = |index: &u32| {
         let busy = tally
             .indexes

@@ -1,6 +1,6 @@
 //! Jobs: which pods to create and delete, and when the Job is over.
 //!
-//! The same structure as the engine of pods: a [`JobPlan`], a [`JobObservation`] and the time become a
+//! The structure is that of the engine for pods: a [`JobPlan`], a [`JobObservation`] and the time become a
 //! [`JobDecision`]. Everything is derived from the pods of the Job, so a lost event changes nothing. The
 //! rules are those of the Job controller of Kubernetes 1.36.
 

@@ -1,4 +1,4 @@
-//! The observation of a Job: the pods it has had, and final decisions about it.
+//! The observation of a Job: its pods so far, and whether its end is decided.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use crate::time::Time;
 pub struct JobObservation {
     /// When it began; its deadline counts from here.
     pub since: Time,
-    /// All pods it has had, in the order of their creation.
+    /// All its pods so far, in the order of their creation.
     pub pods: Vec<JobPod>,
-    /// How it will end, once decided ([`crate::JobDecision::target`]): nothing that happens later changes it.
+    /// How it will end, once that is decided ([`crate::JobDecision::target`]). Later events do not change it.
     pub target: Option<JobEnd>,
-    /// The Job is being deleted: no more pods are created.
+    /// The Job is being deleted, so no more pods are created.
     pub deleted: bool,
 }
 
@@ -29,15 +29,15 @@ pub struct JobPod {
     pub index: Option<u32>,
     /// Its phase.
     pub phase: Phase,
-    /// When it was told to stop, if that was before it had ended.
+    /// When it was told to stop, if it had not ended before.
     pub deleted_at: Option<Time>,
-    /// It is ready.
+    /// Whether it is ready.
     pub ready: bool,
-    /// How often its containers were restarted, without those whose restarts the Job ignores.
+    /// How often its containers were restarted, without the restarts that the Job ignores.
     pub restarts: u32,
     /// How its containers ended, mains first.
     pub exits: Vec<ContainerExit>,
-    /// Type and status of its conditions.
+    /// The types and statuses of its conditions.
     pub conditions: Vec<(String, String)>,
     /// When it was created.
     pub created_at: Time,
@@ -52,11 +52,12 @@ pub struct ContainerExit {
     pub container: String,
     /// Its exit code.
     pub code: i32,
-    /// It is a helper whose exit does not affect the pod's result: only a rule that names it considers it.
+    /// Whether its exit does not affect the pod's result. Such an exit is only considered by a rule that
+    /// names the container.
     pub is_helper: bool,
 }
 
-/// The kind of a Job's end.
+/// The possible ends of a Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobOutcome {
     /// It is complete.
@@ -72,7 +73,7 @@ pub enum JobOutcome {
 pub struct JobEnd {
     /// The outcome.
     pub outcome: JobOutcome,
-    /// When that was decided.
+    /// When the end was decided.
     pub decided_at: Time,
     /// The reason of the condition: `CompletionsReached`, `BackoffLimitExceeded` …
     pub reason: String,
@@ -81,7 +82,7 @@ pub struct JobEnd {
 }
 
 impl JobObservation {
-    /// A Job without pods.
+    /// The observation of a Job without pods.
     pub fn new(now: Time) -> Self {
         JobObservation { since: now, pods: Vec::new(), target: None, deleted: false }
     }
@@ -109,8 +110,8 @@ impl JobPod {
         !self.phase.is_terminal() && self.deleted_at.is_none()
     }
 
-    /// Updates it from its status. The plan of the pod tells which containers are sidecars that do not count,
-    /// and whose restarts do not.
+    /// Updates it from its status. The pod's plan tells which sidecars do not count, and whose restarts are
+    /// ignored.
     pub fn observe(&mut self, status: &PodStatus, plan: &Plan) {
         let is = |test: fn(&ContainerPlan) -> bool| {
             move |name: &str| plan.find(name).is_some_and(|i| test(&plan.containers[i]))

@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 use super::indexes::Indexes;
 use crate::dialect::annotations::POD_BACKOFF;
 
-/// Kubernetes' first delay after a failed pod, and the maximum.
+/// Kubernetes' delay after the first failed pod, and the longest delay.
 const BACKOFF_MS: (u64, u64) = (10_000, 600_000);
 
-/// Kubernetes' `backoffLimit`.
+/// Kubernetes' default of `backoffLimit`.
 const BACKOFF_LIMIT: u32 = 6;
 
-/// The plan of a Job.
+/// The plan of a Job: its spec in the form that the decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlan {
     /// Its name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// Pods that must succeed; `None`: the first success is enough, and no further pods are created after it.
+    /// The number of pods that must succeed. `None`: one success is enough, and no pods are created after it.
     pub completions: Option<u32>,
-    /// Pods that may run at the same time.
+    /// The number of pods that may run at the same time.
     pub parallelism: u32,
-    /// Each completion has an index, and needs a success of its own.
+    /// Each completion has an index, and every index needs a success.
     pub indexed: bool,
-    /// Failed pods (or restarts, see [`JobPlan::counts_restarts`]) the Job tolerates.
+    /// The number of failed pods that the Job tolerates (or restarts, see [`JobPlan::counts_restarts`]).
     pub backoff_limit: u32,
-    /// Failed pods an index tolerates.
+    /// The number of failed pods that each index tolerates.
     pub backoff_limit_per_index: Option<u32>,
-    /// Failed indexes the Job tolerates; unlimited unless given.
+    /// The number of failed indexes that the Job tolerates; no limit if it is not set.
     pub max_failed_indexes: Option<u32>,
     /// How long the Job may take.
     pub active_deadline_ms: Option<u64>,
-    /// `podFailurePolicy`: the first rule that matches decides.
+    /// `podFailurePolicy`: the first matching rule decides.
     pub failure_rules: Vec<FailureRule>,
-    /// `successPolicy`: any rule that is met is enough.
+    /// `successPolicy`: one matching rule is enough.
     pub success_rules: Vec<SuccessRule>,
-    /// A pod that is being deleted counts as failed, and is replaced, immediately (`TerminatingOrFailed`).
+    /// A pod that is being deleted counts as failed and is replaced immediately (`TerminatingOrFailed`).
     pub replaces_terminating: bool,
-    /// No pods are created.
+    /// The Job is suspended: no pods are created.
     pub suspend: bool,
-    /// The pods restart their containers (`OnFailure`): restarts count towards [`JobPlan::backoff_limit`].
+    /// The pods restart their containers (`OnFailure`), so restarts count towards [`JobPlan::backoff_limit`].
     pub counts_restarts: bool,
-    /// The delay after the first failed pod; it doubles from there.
+    /// The delay after the first failed pod. It doubles with each further one.
     pub backoff_ms: u64,
     /// The maximum delay.
     pub backoff_ms_max: u64,
@@ -55,11 +55,11 @@ pub struct JobPlan {
 pub enum FailureAction {
     /// The Job fails.
     FailJob,
-    /// Its index fails, without further attempts.
+    /// The pod's index fails, and is not tried again.
     FailIndex,
-    /// It does not count.
+    /// The failure does not count.
     Ignore,
-    /// It counts as if there were no rule.
+    /// The failure counts as if there were no rule.
     Count,
 }
 
@@ -85,16 +85,16 @@ impl FailureAction {
 pub struct FailureRule {
     /// The consequence.
     pub action: FailureAction,
-    /// The exit codes it matches; without them, it matches conditions.
+    /// The exit codes that it matches. Without them, it matches conditions.
     pub exit_codes: Option<ExitCodes>,
-    /// Type and status of the conditions it matches: one of them is enough.
+    /// The types and statuses of the conditions that it matches. One of them is enough.
     pub conditions: Vec<(String, String)>,
 }
 
-/// Which exits a rule matches.
+/// The exits that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitCodes {
-    /// Of this container only.
+    /// Only exits of this container match.
     pub container: Option<String>,
     /// `In` (true) or `NotIn` (false).
     pub is_in: bool,
@@ -107,18 +107,18 @@ pub struct ExitCodes {
 pub struct SuccessRule {
     /// The indexes it considers.
     pub indexes: Indexes,
-    /// How many of them must have succeeded; all unless given.
+    /// The number of indexes that must succeed; all of them if it is not set.
     pub count: Option<u32>,
 }
 
 impl From<&Job> for JobPlan {
-    /// Invalid values (negative numbers, empty rules) are left out: [`super::validate_job_fields`] has
-    /// refused them.
+    /// Leaves out invalid values, such as negative numbers and empty rules: [`super::validate_job_fields`]
+    /// has refused them.
     fn from(job: &Job) -> Self {
         let none = Default::default();
         let spec = job.spec.as_ref().unwrap_or(&none);
         let natural = |number: Option<i32>| number.and_then(|n| u32::try_from(n).ok());
-        // Without either, there is one pod; with parallelism alone, the Job is a work queue.
+        // Without both fields there is one pod. With `parallelism` alone, the Job is a work queue.
         let completions = match (spec.completions, spec.parallelism) {
             (None, None) => Some(1),
             (completions, _) => natural(completions),
@@ -147,7 +147,7 @@ impl From<&Job> for JobPlan {
                 .map(|s| s.saturating_mul(1_000)),
             failure_rules: rules.iter().filter_map(failure_rule).collect(),
             success_rules: success.iter().filter_map(|r| success_rule(r, completions?)).collect(),
-            // With a failure policy, a pod must have failed before it is replaced.
+            // With a failure policy, a pod is replaced only when it has failed.
             replaces_terminating: match replacement {
                 Some(policy) => policy == "TerminatingOrFailed",
                 None => spec.pod_failure_policy.is_none(),
@@ -160,7 +160,7 @@ impl From<&Job> for JobPlan {
     }
 }
 
-/// `1s..60s`.
+/// Parses `1s..60s`.
 pub(crate) fn backoff_range(text: &str) -> Option<(u64, u64)> {
     let (first, longest) = text.split_once("..")?;
     Some((duration_ms(first)?, duration_ms(longest)?)).filter(|(first, longest)| first <= longest)

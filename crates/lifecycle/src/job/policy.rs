@@ -1,12 +1,12 @@
-//! `podFailurePolicy` and `successPolicy`.
+//! Evaluates `podFailurePolicy` and `successPolicy`.
 
 use super::indexes::Indexes;
 use super::observation::{ContainerExit, JobPod};
 use super::plan::{ExitCodes, FailureAction, JobPlan};
 
-/// The policy's result for a failed pod.
+/// The policy's verdict on a failed pod.
 pub(super) struct Verdict<'p> {
-    /// The consequence. Without a matching rule, the failure counts.
+    /// The consequence. If no rule matches, the failure counts.
     pub(super) action: FailureAction,
     /// The matching rule, and what it matched.
     matched: Option<(usize, Match<'p>)>,
@@ -17,7 +17,7 @@ enum Match<'p> {
     Condition(&'p str),
 }
 
-/// The first matching rule decides.
+/// Applies the failure policy to a failed pod.
 pub(super) fn failure<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
     for (index, rule) in plan.failure_rules.iter().enumerate() {
         let matched = match &rule.exit_codes {
@@ -35,8 +35,8 @@ pub(super) fn failure<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
 }
 
 impl ExitCodes {
-    /// Success never matches. A rule for any container ignores helpers: their exit codes come from being
-    /// stopped, which is no reason to fail a Job.
+    /// Whether a rule matches an exit. Code 0 never matches. A rule without a container name ignores helpers:
+    /// their exit codes result from being stopped, which must not fail a Job.
     fn matches(&self, exit: &ContainerExit) -> bool {
         let looks_at = match &self.container {
             Some(name) => *name == exit.container,
@@ -47,7 +47,7 @@ impl ExitCodes {
 }
 
 impl Verdict<'_> {
-    /// The message in Kubernetes' wording.
+    /// The message, in Kubernetes' wording.
     pub(super) fn message(&self, plan: &JobPlan, pod: &JobPod) -> String {
         let (action, pod) = (self.action.name(), format!("{}/{}", plan.namespace, pod.name));
         match &self.matched {
@@ -63,7 +63,7 @@ impl Verdict<'_> {
     }
 }
 
-/// The first rule of the success policy that is met.
+/// The first rule of the success policy that is fulfilled.
 pub(super) fn success(plan: &JobPlan, succeeded: &Indexes) -> Option<usize> {
     plan.success_rules.iter().position(|rule| {
         let wanted = rule.count.unwrap_or(rule.indexes.len());

@@ -1,5 +1,5 @@
-//! The schedule of a CronJob, as the API server reads it. Nothing here runs at a time: a schedule that a cluster
-//! would refuse is refused, nothing more.
+//! Checks the schedule of a CronJob, as the API server does. Outrigger does not run CronJobs on a schedule;
+//! it only refuses schedules that a cluster would refuse.
 
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
@@ -7,7 +7,8 @@ const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 const NICKNAMES: [&str; 7] =
     ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Name, least and greatest number, and words for numbers from the least one on.
+/// The fields of a schedule: name, lowest number, highest number, and the words that can replace numbers from
+/// the lowest on.
 const FIELDS: [(&str, u32, u32, &[&str]); 5] = [
     ("minute", 0, 59, &[]),
     ("hour", 0, 23, &[]),
@@ -45,7 +46,7 @@ pub fn check_schedule(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `*`, `N`, `N-M`, each with an optional `/STEP`.
+/// Whether this is `*`, `N` or `N-M`, with an optional `/STEP`.
 fn is_range(part: &str, least: u32, most: u32, words: &[&str]) -> bool {
     let number = |text: &str| {
         let word = words.iter().position(|word| word.eq_ignore_ascii_case(text));
@@ -65,7 +66,7 @@ fn is_range(part: &str, least: u32, most: u32, words: &[&str]) -> bool {
     ordered && step.is_some_and(|step| step > 0)
 }
 
-/// A duration of Go, such as `1h30m`.
+/// Whether this is a duration as Go writes it, such as `1h30m`.
 fn is_duration(text: &str) -> bool {
     let mut rest = text;
     while !rest.is_empty() {

@@ -9,7 +9,7 @@ use super::tally::Tally;
 use crate::status::k8s_time;
 use crate::time::Time;
 
-/// The complete `.status` of a Job. `decision` is the last one made.
+/// The complete `.status` of a Job. `decision` is the last one.
 pub fn job_status(
     plan: &JobPlan,
     obs: &JobObservation,
@@ -42,7 +42,8 @@ pub fn job_status(
     }
 }
 
-/// A decided end has a condition of its own; the final one follows when all pods have ended.
+/// The conditions of a Job. When its end is decided, it gets a condition that says so. The final condition
+/// follows when all pods have ended.
 fn conditions(decision: &JobDecision, previous: Option<&JobStatus>, now: Time) -> Vec<JobCondition> {
     let old = previous.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let make = |kind: &str, end: &JobEnd| {

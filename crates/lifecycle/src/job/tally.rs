@@ -1,4 +1,4 @@
-//! Totals over the pods of a Job.
+//! Counts the pods of a Job by their states and results.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::policy;
 use crate::status::Phase;
 use crate::time::Time;
 
-/// Totals over the pods of a Job.
+/// The counts over the pods of a Job.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// Pods that have neither ended nor been told to stop.
@@ -18,33 +18,33 @@ pub(super) struct Tally {
     pub(super) ready: u32,
     /// Pods that were told to stop and have not ended.
     pub(super) terminating: u32,
-    /// Successes; of an Indexed Job, indexes that succeeded.
+    /// Pods that succeeded; for an Indexed Job, indexes that succeeded.
     pub(super) succeeded: u32,
-    /// Failures that count.
+    /// Pods that failed, without those that the failure policy ignores.
     pub(super) failed: u32,
     /// Restarts of containers in pods that have not ended.
     pub(super) restarts: u32,
     pub(super) succeeded_indexes: Indexes,
     pub(super) failed_indexes: Indexes,
-    /// Failures since the last success, counted or not, and the last of them.
+    /// Failures since the last success, including ignored ones.
     pub(super) failures_in_a_row: u32,
     pub(super) last_failure: Option<Time>,
     /// The state of each index.
     pub(super) indexes: BTreeMap<u32, IndexTally>,
-    /// The first pod for which the policy fails the Job.
+    /// The message of the first pod for which the policy fails the Job.
     pub(super) fail_job: Option<String>,
 }
 
 /// The state of one index.
 #[derive(Debug, Default)]
 pub(super) struct IndexTally {
-    /// Pods created for it.
+    /// The number of pods that were created for it.
     pub(super) pods: u32,
     pub(super) active: bool,
     pub(super) terminating: bool,
     succeeded: bool,
     failed: bool,
-    /// Failures that count, and all of them.
+    /// Failures without those that the policy ignores.
     counted: u32,
     pub(super) failures: u32,
     pub(super) last_failure: Option<Time>,
@@ -124,8 +124,9 @@ impl Tally {
     }
 }
 
-/// Whether a pod counts as failed: it did, or it was told to stop and need not be waited for. Once the Job's
-/// end is decided, every pod that has not ended counts as failed, however it ends.
+/// Whether a pod counts as failed: it has failed, or it was told to stop and is not waited for. Once the
+/// Job's end is decided, every pod that was told to stop before it had ended counts as failed, even if it
+/// exits with success.
 fn failed(plan: &JobPlan, obs: &JobObservation, pod: &JobPod) -> bool {
     let ended_for = |end: &JobEnd| pod.finished_at.is_none_or(|at| at > end.decided_at);
     let gone = pod.deleted_at.is_some();
@@ -133,7 +134,7 @@ fn failed(plan: &JobPlan, obs: &JobObservation, pod: &JobPod) -> bool {
         || gone && (plan.replaces_terminating || obs.target.as_ref().is_some_and(ended_for))
 }
 
-/// When a failed pod failed. For one that is still stopping: when it was told to stop.
+/// When a failed pod failed. If it is still stopping, this is when it was told to stop.
 fn failed_at(pod: &JobPod) -> Time {
     pod.finished_at.or(pod.deleted_at).unwrap_or(pod.created_at)
 }

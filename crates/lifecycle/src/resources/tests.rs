@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::status::fixtures;
 
-/// Containers as `name: request`, with the role given by the first letter as in [`fixtures::spec`].
+/// A pod of containers given as `name: request`. The first letter of a name sets its role, as in
+/// [`fixtures::spec`].
 fn asking(resource: &str, containers: &[(&str, &str)]) -> (PodSpec, Plan) {
     let names: Vec<&str> = containers.iter().map(|(name, _)| *name).collect();
     let mut spec = fixtures::spec("Always", &names);

@@ -10,10 +10,10 @@ use crate::plan::{Counts, Dialect, Plan, Role};
 use crate::rules;
 use crate::source::List;
 
-/// False when the pod is over and a sidecar that does not count has failed (G-52).
+/// The condition that is false when the pod is over and a sidecar that does not count has failed (G-52).
 pub(super) const SIDECARS_SUCCEEDED: &str = "outrigger.dev/SidecarsSucceeded";
 
-/// Only these conditions are managed here; all others belong to other writers and are kept (R5.31).
+/// The conditions that Outrigger manages. All others belong to other writers and are kept (R5.31).
 const OWNED: [&str; 7] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -43,8 +43,8 @@ impl Verdict {
     }
 }
 
-/// All conditions of a pod. `phase` is the one derived from its containers, which may still be Pending for a
-/// pod that was stopped early.
+/// All conditions of a pod. `phase` is derived from its containers, and may still be Pending for a pod that
+/// was stopped early.
 pub(super) fn conditions(
     plan: &Plan,
     obs: &Observation,
@@ -99,7 +99,7 @@ fn initialized(plan: &Plan, obs: &Observation, phase: Phase, old: &[PodCondition
     }
     let in_list = |list| move |&i: &usize| plan.containers[i].place.list == list;
     let all = 0..plan.containers.len();
-    // A main with a status proves that initialization is complete, unless its gates were written explicitly.
+    // If a main has started, initialization is complete, unless the author wrote the gates.
     let seen = |i| !matches!(face(plan, obs, i), Face::Waiting);
     let main_seen =
         !plan.dialects.contains(&Dialect::DependsOn) && all.clone().filter(in_list(List::Main)).any(seen);
@@ -133,7 +133,7 @@ fn containers_ready(plan: &Plan, obs: &Observation, phase: Phase) -> Verdict {
         let (p, c) = (&plan.containers[i], &obs.containers[i]);
         matches!(p.role, Role::Sidecar | Role::Main) && !rules::is_ready(p, c)
     };
-    // Plan order is init list first, so the sidecars in it come before the others (12.17).
+    // In plan order, `initContainers` come first, so its sidecars are listed before the others (12.17).
     match names(plan, (0..plan.containers.len()).filter(unready)) {
         None => verdict(true),
         Some(names) => verdict(false)
@@ -167,7 +167,7 @@ fn ready(containers: &Verdict, facts: &StatusFacts, all: &[PodCondition]) -> Ver
     }
 }
 
-/// R2.40: only pods that can restart in place have this condition.
+/// The condition for an in-place restart. Only pods that can restart in place have it (R2.40).
 fn restarting(plan: &Plan, obs: &Observation, phase: Phase) -> Option<Verdict> {
     if !plan.may_restart_all() {
         return None;
@@ -182,7 +182,7 @@ fn restarting(plan: &Plan, obs: &Observation, phase: Phase) -> Option<Verdict> {
     })
 }
 
-/// The phase does not cover sidecars that do not count; this lists those that failed.
+/// The condition for sidecars that do not count. The phase does not show their failures.
 fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
     if !obs.over {
         return None;
@@ -199,15 +199,15 @@ fn sidecars_succeeded(plan: &Plan, obs: &Observation) -> Option<Verdict> {
     )
 }
 
-/// Says that the node ended the pod and not its own programs, as Jobs with a `podFailurePolicy` expect it. Others
-/// may set the same condition, which is kept then.
+/// The condition for a pod that was ended by the node, not by its own programs. Jobs with a
+/// `podFailurePolicy` expect it. If another writer has set it, it is kept.
 fn disrupted(plan: &Plan, obs: &Observation) -> Option<Verdict> {
     let is_by_node = matches!(obs.stop?.cause, StopCause::NodeShutdown | StopCause::VolumeFull { .. });
     let (_, message) = super::reason(plan, obs).filter(|_| is_by_node)?;
     Some(Verdict::new("DisruptionTarget", true).because("TerminationByKubelet", Some(message)))
 }
 
-/// Many programs end with the stop signal they were sent; that alone is not a failure of a sidecar.
+/// Whether a sidecar's exit is a failure. Many programs are ended by the stop signal, which is not a failure.
 fn ended_badly(exit: &Exit) -> bool {
     const KILL: i32 = 9;
     const TERM_CODE: i32 = 143;
@@ -216,7 +216,7 @@ fn ended_badly(exit: &Exit) -> bool {
     exit.failed() && !as_told
 }
 
-/// Names in plan order with spaces between, as Go prints a list; `None` for no containers.
+/// Container names in plan order, separated by spaces as Go prints a list; `None` if there are none.
 fn names(plan: &Plan, containers: impl Iterator<Item = usize>) -> Option<String> {
     let names: Vec<&str> = containers.map(|i| plan.containers[i].name.as_str()).collect();
     (!names.is_empty()).then(|| names.join(" "))

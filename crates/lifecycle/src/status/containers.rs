@@ -13,12 +13,12 @@ use crate::rules;
 use crate::source::List;
 use crate::time::Time;
 
-/// The visible state of a container.
+/// The state of a container as its status shows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Face<'o> {
     /// There is no instance yet, or it has ended and will be restarted.
     Waiting,
-    /// Running, since.
+    /// It is running since this time.
     Running(Time),
     /// It ended.
     Terminated(&'o Exit),
@@ -26,18 +26,18 @@ pub(super) enum Face<'o> {
     Lost,
 }
 
-/// The visible state of a container, without considering a restart.
+/// The visible state of a container. An exited container is `Terminated` even if it will be restarted.
 pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> Face<'o> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     match c.state {
-        // As on the kubelet, a container is not running before its postStart hook has returned.
+        // As on the kubelet, a container is shown as running only after its postStart hook has returned.
         State::Running { .. } if p.post_start.is_some() && !c.post_start.is_over() && c.kill.is_none() => {
             Face::Waiting
         }
         State::Running { since } => Face::Running(since),
         State::Exited => c.exit.as_ref().map_or(Face::Lost, Face::Terminated),
         State::Unknown if c.was_run => Face::Lost,
-        // The restart was refused and there will not be another: its state is its last exit.
+        // The restart was refused and will not be retried, so its last exit is its state.
         State::Waiting if obs.over && c.was_run => {
             c.last_exit.as_ref().map_or(Face::Waiting, Face::Terminated)
         }
@@ -45,7 +45,7 @@ pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> Face<'o> 
     }
 }
 
-/// The status of one container. `wait` is why it waits, if the engine gave a reason.
+/// The status of one container. `wait` is why it waits, if it does.
 pub(super) fn status(
     plan: &Plan,
     obs: &Observation,
@@ -92,13 +92,14 @@ pub(super) fn status(
     }
 }
 
-/// Whether an exited container will be restarted, so that it is waiting and not terminated.
+/// Whether an exited container will be restarted. Its state is then `waiting` and not `terminated`.
 fn comes_back(plan: &Plan, obs: &Observation, i: usize, exit: &Exit, wait: Option<Wait>) -> bool {
     if obs.over {
         return false;
     }
     if obs.stop.is_some() || obs.rerun.is_some() {
-        // Only containers that the engine restarts (G-18) come back, or the pod as a whole.
+        // While all containers are being stopped, only those for which the engine has a wait are started
+        // again (G-18, or the whole pod).
         return wait.is_some();
     }
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
@@ -120,7 +121,7 @@ fn waiting(
     }
 }
 
-/// Reason and message of a waiting container.
+/// The reason and message of a waiting container.
 fn why(
     plan: &Plan,
     obs: &Observation,
@@ -154,7 +155,7 @@ fn why(
     if let Image::Failed { reason, message, .. } = &c.image {
         return image_reason(reason, message, facts.containers.get(i));
     }
-    // While the image is being pulled again, the last pull error stays until that attempt has ended.
+    // While the image is being pulled again, the last pull error stays visible.
     if c.image == Image::Pulling
         && c.image_failures > 0
         && let Some(before) = previous.and_then(|s| s.state.as_ref()?.waiting.as_ref())
@@ -165,7 +166,7 @@ fn why(
     (idle_reason(plan, c), None)
 }
 
-/// The reason of a container without a problem (R5.41, R2.43).
+/// The reason of a waiting container that has no problem (R5.41, R2.43).
 fn idle_reason(plan: &Plan, c: &Container) -> String {
     let removed = |e: &Exit| e.reason == ExitReason::RestartingAllContainers;
     if !c.was_run && c.last_exit.as_ref().is_some_and(removed) {
@@ -188,7 +189,7 @@ fn back_off(plan: &Plan, c: &Container, i: usize, facts: &StatusFacts) -> String
 
 fn image_reason(reason: &str, message: &str, own: Option<&ContainerFacts>) -> (String, Option<String>) {
     match reason {
-        // There is no back-off for errors that a retry cannot fix.
+        // These errors are not retried with a back-off, so the reason never becomes `ImagePullBackOff`.
         "ErrImageNeverPull" | "InvalidImageName" => (reason.to_owned(), Some(message.to_owned())),
         _ => {
             let image = own.map_or("", |f| f.image.as_str());
@@ -209,14 +210,14 @@ fn terminated(exit: &Exit, container_id: Option<&str>) -> ContainerState {
             message: exit.message.as_deref().map(str::to_owned),
             started_at: exit.started_at.map(k8s_time),
             finished_at: Some(k8s_time(exit.finished_at)),
-            // The kubelet never fills `signal`, and kubectl prints it instead of the code where it is set.
+            // The kubelet never fills `signal`. If it is set, kubectl prints it instead of the exit code.
             signal: None,
         }),
         ..Default::default()
     }
 }
 
-/// The status of a container that cannot be found (R5.40).
+/// The exit of a container that the runtime cannot find (R5.40).
 fn lost(obs: &Observation, c: &Container) -> Exit {
     Exit {
         code: 137,
@@ -229,7 +230,7 @@ fn lost(obs: &Observation, c: &Container) -> Exit {
     }
 }
 
-/// A duration of whole seconds as Go prints it: `10s`, `1m20s`, `5m0s`.
+/// Whole seconds as Go prints them: `10s`, `1m20s`, `5m0s`.
 fn go_duration(ms: u64) -> String {
     let s = ms / 1000;
     match (s / 3600, s / 60 % 60, s % 60) {

@@ -25,7 +25,7 @@ pub(crate) fn pod(spec: Value) -> Pod {
     serde_json::from_value(whole).expect("a pod")
 }
 
-/// The plan of a pod, with `lifecycle.type: Sidecar` for the entries of `containers` named.
+/// The plan of a pod in which these entries of `containers` have `lifecycle.type: Sidecar`.
 pub(crate) fn kep_plan(pod: Pod, sidecars: &[usize]) -> Plan {
     let sidecar = |&index: &usize| {
         let list = List::Main;
@@ -40,7 +40,7 @@ pub(crate) fn plan(spec: Value) -> Plan {
     kep_plan(pod(spec), &[])
 }
 
-/// An observation with a sandbox.
+/// An observation of a pod whose sandbox is ready.
 pub(crate) fn observed(plan: &Plan) -> Observation {
     let mut obs = Observation::new(plan, T0);
     obs.sandbox.state = SandboxState::Ready;
@@ -50,7 +50,7 @@ pub(crate) fn observed(plan: &Plan) -> Observation {
     obs
 }
 
-/// The exit of an instance that lived five seconds from [`T0`].
+/// The exit of an instance that ran for five seconds from [`T0`].
 pub(crate) fn exit(code: i32) -> Exit {
     Exit {
         code,
@@ -63,8 +63,9 @@ pub(crate) fn exit(code: i32) -> Exit {
     }
 }
 
-/// Puts a container into a state of the tables of section 12: `W`, `Rn`, `St`, `T<code>`, `WL<code>`; and
-/// `L<code>`, waiting with a last state in a sandbox (or after an in-place restart) in which it has not run yet.
+/// Puts a container into a state of the tables of section 12: `W`, `Rn`, `St`, `T<code>`, `WL<code>`.
+/// `L<code>` means waiting with a last state, in a sandbox (or after an in-place restart) in which it has not
+/// run yet.
 pub(crate) fn put(plan: &Plan, obs: &mut Observation, name: &str, state: &str) {
     let i = plan.find(name).unwrap_or_else(|| panic!("no container {name}"));
     let p = &plan.containers[i];
@@ -120,7 +121,7 @@ pub(crate) fn end(c: &mut Container, exit: Exit) {
     c.exit = Some(exit);
 }
 
-/// Ends the pod in its current state: everything running exits with code 0, and nothing is started again.
+/// Ends the pod in its current state: all running containers exit with code 0, and none is started again.
 pub(crate) fn finish(obs: &mut Observation, cause: StopCause) {
     for c in &mut obs.containers {
         if c.state.is_alive() {
@@ -135,7 +136,7 @@ pub(crate) fn stop(obs: &mut Observation, cause: StopCause) {
     obs.stop = Some(Stop { cause, since: T0, grace_ms: 30_000, deadline: T0 + 30_000, after_mains: false });
 }
 
-/// What ends a pod in this state, if anything, according to the engine.
+/// The cause for which the engine would stop a pod in this state, if any.
 pub(crate) fn ends_by(plan: &Plan, obs: &Observation) -> Option<StopCause> {
     let mut engine = Engine::resume(plan.clone(), obs.clone());
     engine.handle(&Event::SandboxReady, T0 + 5_000);
@@ -143,7 +144,8 @@ pub(crate) fn ends_by(plan: &Plan, obs: &Observation) -> Option<StopCause> {
     engine.observation().stop.map(|s| s.cause)
 }
 
-/// A spec of the shape tables use: init entries by first letter (`i` init, `s` sidecar), the rest mains.
+/// A spec as the tables use it. Names that begin with `i` are init containers, with `s` sidecars, all others
+/// mains.
 pub(crate) fn spec(policy: &str, names: &[&str]) -> Value {
     let entry = |name: &&str| {
         let mut c = json!({"name": name, "image": "busybox"});
@@ -168,7 +170,7 @@ fn role(name: &str) -> Role {
     }
 }
 
-/// A pod driven by hand: sandbox, images and starts succeed at once, all other events come from the test.
+/// A pod for tests: sandbox, images and starts succeed at once, and all other events come from the test.
 pub(crate) struct Life {
     pub(crate) engine: Engine,
     pub(crate) now: Time,
@@ -239,7 +241,7 @@ fn answer(action: &Action) -> Option<Event> {
     }
 }
 
-/// The runtime's facts about the containers of a plan.
+/// Facts of a runtime about the containers of a plan.
 pub(crate) fn facts(plan: &Plan) -> StatusFacts {
     let container = |c: &crate::ContainerPlan| ContainerFacts {
         image: "busybox:1".to_owned(),

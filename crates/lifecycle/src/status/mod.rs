@@ -1,6 +1,6 @@
-//! The status of a pod: phase, conditions, container statuses (section 5).
+//! The status of a pod: phase, conditions and container statuses (section 5).
 //!
-//! Derived from the plan, the observation, a few facts only the runtime knows ([`StatusFacts`]), and the
+//! It is derived from the plan, the observation, facts that only the runtime knows ([`StatusFacts`]), and the
 //! previous status, which determines when a condition last changed.
 
 mod conditions;
@@ -26,30 +26,30 @@ use crate::resources::Qos;
 use crate::source::List;
 use crate::time::Time;
 
-/// Fields of a pod status that neither plan nor observation has.
+/// The values of a pod status that neither plan nor observation contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StatusFacts {
-    /// The time of the status.
+    /// The time of this status.
     pub now: Time,
     /// `metadata.namespace`.
     pub namespace: String,
     /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.generation`, published as the one observed.
+    /// `metadata.generation`, published as `observedGeneration`.
     pub generation: Option<i64>,
-    /// The pod's class ([`crate::qos`]).
+    /// The pod's QoS class ([`crate::qos`]).
     pub qos: Option<Qos>,
-    /// Addresses of the machine.
+    /// The addresses of the machine.
     pub host_ips: Vec<String>,
-    /// Addresses of the pod, the primary first.
+    /// The addresses of the pod, the primary one first.
     pub pod_ips: Vec<String>,
-    /// Condition types of `spec.readinessGates`.
+    /// The condition types of `spec.readinessGates`.
     pub readiness_gates: Vec<String>,
-    /// One entry per container of the plan, same order; missing entries are unknown.
+    /// One entry per container of the plan, in the same order. Missing entries are unknown.
     pub containers: Vec<ContainerFacts>,
 }
 
-/// The runtime's facts about a container.
+/// What the runtime knows about a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
     /// The image, by name.
@@ -62,7 +62,7 @@ pub struct ContainerFacts {
     pub last_container_id: Option<String>,
 }
 
-/// The complete `.status` of a pod. `waits` are those of the last decision ([`crate::Decision::waits`]).
+/// The complete `.status` of a pod. `waits` comes from the last decision ([`crate::Decision::waits`]).
 pub fn pod_status(
     plan: &Plan,
     obs: &Observation,
@@ -70,11 +70,11 @@ pub fn pod_status(
     facts: &StatusFacts,
     previous: Option<&PodStatus>,
 ) -> PodStatus {
-    // R5.20: a terminal phase, once published, is final.
+    // R5.20: a published terminal phase is final.
     let published = previous.and_then(|s| Phase::from_name(s.phase.as_deref()?)).filter(|p| p.is_terminal());
     let phase = published.unwrap_or_else(|| phase(plan, obs));
-    // A pod that was stopped early is Failed (R5.23), but its conditions report containers that are not
-    // ready, not a failure.
+    // A pod that was stopped early is Failed (R5.23). Its conditions still say that containers are not ready,
+    // instead of reporting a failure.
     let basis = match published {
         None if obs.over => phase::verdict(plan, obs).unwrap_or_else(|| phase::live(plan, obs)),
         _ => phase,
@@ -100,7 +100,7 @@ pub fn pod_status(
     }
 }
 
-/// Reason and message of the pod itself, where exit codes alone do not explain its end.
+/// The reason and message of the pod itself, if exit codes alone do not explain why it ended.
 fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
     let cause = obs.stop?.cause;
     let (reason, message) = match cause {
@@ -110,7 +110,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
         StopCause::CannotStart { .. } => ("CannotStart", explain_stop(plan, obs, cause)),
-        // The kubelet's exact wording.
+        // This is exactly the kubelet's wording.
         StopCause::NodeShutdown => {
             ("Terminated", "Pod was terminated in response to imminent node shutdown.".to_owned())
         }
@@ -128,7 +128,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
     Some((reason.to_owned(), message))
 }
 
-/// Container statuses by the list of the spec they belong to.
+/// Container statuses by the list of the spec that they belong to.
 #[derive(Default)]
 struct Lists {
     init: Vec<ContainerStatus>,
@@ -166,7 +166,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-/// A time as Kubernetes writes it: whole seconds, so that a status reads back unchanged.
+/// A time as Kubernetes writes it. It has whole seconds, so that a status that is read back is equal.
 pub(crate) fn k8s_time(time: Time) -> v1::Time {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     v1::Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))

@@ -1,8 +1,8 @@
-//! The reverse direction: a published pod status as an observation.
+//! Turns a published pod status back into an observation.
 //!
-//! For callers that see a pod only through the API server. A status has less information than a runtime, so
-//! what is missing (back-offs, hook results) has its initial value; everything the rules need (ran, started,
-//! ready, completed, exit) is there.
+//! This is for callers that see a pod only through the API server. A status has less information than a
+//! runtime: what is missing (back-offs, hook results) gets its initial value. Everything that the rules need
+//! (ran, started, ready, completed, exit) is there.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
@@ -14,7 +14,7 @@ use crate::plan::{ContainerPlan, Plan, ProbeKind};
 use crate::source::List;
 use crate::time::Time;
 
-/// The observation of a plan's containers according to a pod's status.
+/// The observation of a pod, according to its status.
 pub fn observe(plan: &Plan, status: &PodStatus, now: Time) -> Observation {
     let since = status.start_time.as_ref().map_or(now, time);
     let mut obs = Observation::new(plan, since);
@@ -56,7 +56,7 @@ fn container(c: &mut Container, p: &ContainerPlan, status: &ContainerStatus, now
         _ => c.state = State::Waiting,
     }
     c.was_launched = c.was_run;
-    // Virtual kubelets leave `started` out.
+    // Virtual kubelets leave out `started`.
     let is_alive = c.state.is_alive() || (status.state.is_none() && status.ready);
     let is_started = is_alive && (status.ready || status.started.unwrap_or(false));
     if is_started {
@@ -70,13 +70,13 @@ fn container(c: &mut Container, p: &ContainerPlan, status: &ContainerStatus, now
         c.was_ready = true;
         c.probes[ProbeKind::Readiness as usize].verdict = Verdict::Success;
     } else if let State::Running { since } = c.state {
-        // The kubelet's status counts, even where no probe of the plan explains it: a postStart hook may be
+        // The kubelet's status is used even if no probe of the plan explains it: a postStart hook may be
         // running.
         let probe = if is_started { ProbeKind::Readiness } else { ProbeKind::Startup };
         if p.probe(probe).is_none() {
             c.state = State::Starting { since };
         } else {
-            // It probes after the hook.
+            // The kubelet probes only after the hook has ended.
             c.post_start = Hook::Done;
         }
     }

@@ -1,7 +1,7 @@
 //! The phase of a pod (sections 5.1 and 5.2), derived from the observation.
 //!
-//! Kubernetes distinguishes init containers, sidecars and regular containers; here the roles of the plan are
-//! used instead, whichever list a container is in. A terminal phase is published only when the pod is over
+//! Kubernetes distinguishes init containers, sidecars and regular containers by their lists. Here the roles
+//! of the plan decide, regardless of the list. A terminal phase is published only when the pod is over
 //! (G-31).
 
 use std::fmt;
@@ -65,8 +65,8 @@ pub fn phase(plan: &Plan, obs: &Observation) -> Phase {
     }
 }
 
-/// Whether a pod has the phase `Failed` only because it was stopped, not because a container had failed for
-/// good.
+/// Whether the phase of a pod is `Failed` only because the pod was stopped, and not because a container
+/// failed for good.
 pub fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
     let deleted = obs.stop.is_some_and(|stop| stop.cause == StopCause::Deleted);
     let failed = |(p, c): (&ContainerPlan, &Container)| {
@@ -76,14 +76,14 @@ pub fn was_stopped(plan: &Plan, obs: &Observation) -> bool {
     deleted && phase(plan, obs) == Phase::Failed && !plan.containers.iter().zip(&obs.containers).any(failed)
 }
 
-/// Whether a container has failed for good and its exit code counts, so that its pod can only fail.
+/// Whether a container that counts has failed for good, so that its pod can only fail.
 pub fn fails_pod(plan: &Plan, obs: &Observation, index: usize) -> bool {
     let (p, c) = (&plan.containers[index], &obs.containers[index]);
     rules::final_exit(p, c).is_some() && matches!(counted(p, c, false), Count::Exit { failed: true })
 }
 
-/// The result of a finished pod, from the cause of its stop and its exit codes; `None` if some main never ran
-/// to its end, so that there is no result.
+/// The result of a finished pod, from the cause of its stop and its exit codes. `None` if a main never ran to
+/// its end, so that there is no result.
 pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
     if let Some(stop) = &obs.stop {
         match stop.cause {
@@ -109,13 +109,13 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
     Some(if failed { Phase::Failed } else { Phase::Succeeded })
 }
 
-/// A container's contribution to the result.
+/// What a container contributes to the result.
 enum Count {
-    /// Nothing.
+    /// It does not affect the result.
     Nothing,
-    /// It should have run to its end and has not.
+    /// It should have run to its end, but has not.
     Never,
-    /// Its exit.
+    /// Its exit counts.
     Exit { failed: bool },
 }
 
@@ -123,22 +123,22 @@ fn counted(p: &ContainerPlan, c: &Container, ended_by_one: bool) -> Count {
     if matches!(p.role, Role::Init | Role::Ephemeral) || p.counts == Counts::No {
         return Count::Nothing;
     }
-    // If its restart was refused at the end, the instance before it counts.
+    // If its last restart was refused, the exit of the instance before counts.
     let exit = c.exit.as_ref().or(c.last_exit.as_ref()).filter(|_| c.was_run);
     match exit {
         None if p.role == Role::Main && p.counts == Counts::Yes => Count::Never,
         None => Count::Nothing,
-        // A container that was stopped because of another one does not count: the pod succeeded if that one
-        // did.
+        // A container that was stopped because of another one does not count: that other one determines the
+        // result.
         Some(exit)
             if (p.counts == Counts::UnlessStopped || ended_by_one)
                 && exit.killed_for == Some(KillReason::PodStop) =>
         {
             Count::Nothing
         }
-        // Nor does one that was about to be restarted when the pod ended: had it been running, it would have
-        // been stopped. The last exit of a main always counts (R5.23), and so does that of a sidecar that
-        // counts like a main.
+        // Neither does a container that was about to be restarted when the pod ended: a running one would
+        // have been stopped. The last exit of a main always counts (R5.23), and so does that of a sidecar
+        // that counts like a main.
         Some(exit)
             if (p.counts == Counts::UnlessStopped || ended_by_one)
                 && exit.killed_for != Some(KillReason::PodStop)
@@ -158,7 +158,7 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
         let face = face(plan, obs, i);
         match (p.role, face) {
             (Role::Ephemeral, _) => {}
-            // An init container that failed for good ends the pod, which is still stopping (G-31).
+            // An init container that failed for good ends the pod, but the pod is still stopping (G-31).
             (Role::Init, Face::Terminated(exit)) => {
                 pending_init |= exit.failed() && !rules::restarts_after(p, exit)
             }
@@ -179,7 +179,7 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
             (Role::Main, _) => stopped = true,
         }
     }
-    // R5.2 to R5.4, then R5.5 and R5.8; what would be R5.6, R5.9 or R5.10 is Running until the pod is over.
+    // R5.2 to R5.4, then R5.5 and R5.8. The cases of R5.6, R5.9 and R5.10 are Running until the pod is over.
     if pending_init || (pending_sidecar && !main_in_sandbox(plan, obs)) || waiting {
         Phase::Pending
     } else if running || stopped {
@@ -189,8 +189,8 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
     }
 }
 
-/// Whether a waiting container has not been started since the pod (re)started in a new sandbox. An in-place
-/// restart does not count as a new start for the phase (R2.43).
+/// Whether a waiting container has not been started since the pod started in a new sandbox. An in-place
+/// restart is not a new start for the phase (R2.43).
 fn begins(c: &Container) -> bool {
     match &c.last_exit {
         None => true,
@@ -198,9 +198,9 @@ fn begins(c: &Container) -> bool {
     }
 }
 
-/// Whether a main was started in the current sandbox. After a lost sandbox everything starts over, except the
-/// mains that have finished for good: these do not count for the new sandbox while others have not started
-/// (R5.15, R2.55).
+/// Whether a main was started in the current sandbox. After a lost sandbox everything starts over, except
+/// mains that have finished for good. While other mains have not started, these do not count for the new
+/// sandbox (R5.15, R2.55).
 fn main_in_sandbox(plan: &Plan, obs: &Observation) -> bool {
     let mut finished_only = true;
     for (p, c) in plan.containers.iter().zip(&obs.containers) {

@@ -1,4 +1,4 @@
-//! What can happen to a pod, with its details.
+//! The events in the trace of a pod, with their details.
 
 use std::sync::Arc;
 
@@ -13,48 +13,48 @@ use crate::observation::{ExitReason, HookKind, KillReason, Verdict};
 use crate::plan::{Need, ProbeKind, Role};
 use crate::status::Phase;
 
-/// One thing that happened to a pod or to one of its containers.
+/// An event of a pod or of one of its containers.
 ///
-/// The JSON does not show which of the two it is. Every name stands in only one of the enums.
+/// The JSON does not show which of the two it is, so no event name occurs in both enums.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum TraceEvent {
-    /// To the pod as a whole.
+    /// The event is about the pod as a whole.
     Pod(PodEvent),
-    /// To the container that the entry names.
+    /// The event is about the container that the entry names.
     Container(ContainerEvent),
 }
 
-/// One thing that happened to a pod as a whole.
+/// An event of a pod as a whole.
 ///
-/// The names of variants and fields are those of the JSON (docs/reference/trace.md), and their order is its order. Details that
-/// can be missing in a file are optional or have a default, so that files of other versions can be read.
+/// The names and the order of variants and fields are those of the JSON (docs/reference/trace.md). Details
+/// that a file can lack are optional or have a default, so that files of other versions can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum PodEvent {
-    /// Who is in the pod; the first entry of a trace that is written to a file.
+    /// Lists the containers of the pod. This is the first entry of a trace in a file.
     Planned {
-        /// In the order of the plan.
+        /// The containers in plan order.
         #[serde(default)]
         containers: Vec<PlannedContainer>,
     },
-    /// The sandbox is being made.
+    /// The sandbox is being created.
     SandboxCreating {
-        /// How many there were before.
+        /// The number of sandboxes before this one.
         #[serde(default)]
         attempt: u32,
     },
-    /// The sandbox is there.
+    /// The sandbox is ready.
     SandboxReady,
-    /// The sandbox could not be made.
+    /// The sandbox could not be created.
     SandboxFailed {
-        /// What happened.
+        /// The error, in human-readable form.
         #[serde(default = "nothing")]
         message: Arc<str>,
-        /// When it is tried again.
+        /// The time until the next attempt, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
-        /// What happened, for programs: `cause` and its details.
+        /// The error in machine-readable form: `cause` and its details.
         #[serde(flatten)]
         cause: Option<SandboxCause>,
     },
@@ -62,127 +62,128 @@ pub enum PodEvent {
     SandboxLost,
     /// The phase changed.
     Phase {
-        /// What it was.
+        /// The previous phase.
         #[serde(with = "word")]
         from: Phase,
-        /// What it is.
+        /// The new phase.
         #[serde(with = "word")]
         to: Phase,
     },
     /// The pod begins to stop.
     StopBegun {
-        /// Why.
+        /// Why the pod stops.
         cause: StopReason,
-        /// The container behind it.
+        /// The container that caused the stop.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         because_of: Option<String>,
-        /// The container that one waited for.
+        /// The container that `because_of` waited for.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         waited_for: Option<String>,
-        /// What it is given.
+        /// The grace period.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
-        /// Containers that still run.
+        /// The number of containers that are still running.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         running: Option<usize>,
-        /// Why, for people.
+        /// Why the pod stops, in human-readable form.
         #[serde(default)]
         message: String,
     },
-    /// The grace of the stop became shorter.
+    /// The grace period of the stop was shortened.
     StopShortened {
-        /// What is left of it.
+        /// The rest of the grace period.
         #[serde(default)]
         left_ms: u64,
     },
-    /// Everything is ended to begin again. The entry names the container whose rule asks for it.
+    /// All containers are stopped, in order to start over. The entry names the container whose restart rule
+    /// matched.
     RerunBegun {
-        /// Why.
+        /// Why the pod starts over.
         cause: RerunReason,
-        /// What containers are given to end.
+        /// The grace period of the containers.
         #[serde(default)]
         grace_ms: u64,
-        /// It begins again not earlier than after this.
+        /// The earliest time of the new start, from now.
         #[serde(default)]
         not_before_ms: u64,
     },
-    /// Everything begins again.
+    /// The pod starts over from its first init container.
     Rerun,
-    /// Nothing runs any more and nothing will.
+    /// Nothing is running, and nothing will be started again.
     Finished {
-        /// The phase it ended in.
+        /// The final phase.
         #[serde(with = "word")]
         phase: Phase,
-        /// It has the phase `Failed` only because it was stopped.
+        /// Whether the phase is `Failed` only because the pod was stopped.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         stopped: bool,
     },
 }
 
-/// One thing that happened to a container. Names and order are those of the JSON, as in [`PodEvent`].
+/// An event of a container. Names and order are those of the JSON, as in [`PodEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum ContainerEvent {
-    /// An image is being pulled.
+    /// Its image is being pulled.
     Pulling,
-    /// It is there.
+    /// Its image is present.
     Pulled,
-    /// It could not be pulled.
+    /// Its image could not be pulled.
     PullFailed {
-        /// Kubernetes' word.
+        /// Kubernetes' reason, such as `ErrImagePull`.
         #[serde(default = "nothing")]
         error: Arc<str>,
-        /// What happened.
+        /// The error, in human-readable form.
         #[serde(default = "nothing")]
         message: Arc<str>,
-        /// When it is tried again.
+        /// The time until the next attempt, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
-        /// What happened, for programs.
+        /// The error in machine-readable form.
         #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
         cause: Option<PullCause>,
     },
-    /// The image of the spec changed.
+    /// The spec has a new image.
     ImageChanged,
-    /// A container is being started.
+    /// It is being started.
     Starting {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// Restarts so far, if there were any.
+        /// The number of restarts so far, if there were any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         restarts: Option<u32>,
-        /// The gates that had to open.
+        /// The gates that had to open first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         after: Vec<OpenedGate>,
-        /// The one that opened last.
+        /// The gate that opened last.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opened_last: Option<OpenedGate>,
-        /// How long ago it opened.
+        /// How long ago that gate opened.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opened_ms_ago: Option<u64>,
     },
-    /// Its program was executed.
+    /// Its program was exec'd.
     Started {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
     },
     /// It could not be started.
     StartFailed {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// Kubernetes' word.
+        /// Kubernetes' reason, such as `CreateContainerConfigError`.
         #[serde(default = "nothing")]
         error: Arc<str>,
-        /// What happened.
+        /// The error, in human-readable form.
         #[serde(default = "nothing")]
         message: Arc<str>,
-        /// When it is tried again.
+        /// The time until the next attempt, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_in_ms: Option<u64>,
-        /// What happened, for programs: `cause` and its details.
+        /// The error in machine-readable form: `cause` and its details.
         #[serde(flatten)]
         cause: Option<StartCause>,
     },
@@ -194,7 +195,7 @@ pub enum ContainerEvent {
     Unready,
     /// It exited.
     Exited {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
         /// Its exit code.
@@ -203,7 +204,7 @@ pub enum ContainerEvent {
         /// The signal that ended it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
-        /// Kubernetes' word.
+        /// Kubernetes' reason.
         #[serde(default, with = "word::option", skip_serializing_if = "Option::is_none")]
         reason: Option<ExitReason>,
         /// Its termination message.
@@ -212,140 +213,140 @@ pub enum ContainerEvent {
         /// How long it ran.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ran_ms: Option<u64>,
-        /// Why it was ended, if it was.
+        /// Why it was stopped, if it was.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         killed_for: Option<KillReason>,
     },
     /// The runtime lost track of it.
     Lost {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
     },
-    /// A probe attempt that says something new.
+    /// A probe attempt had a result that is worth reporting.
     Probe {
-        /// Which probe.
+        /// The kind of the probe.
         kind: ProbeKind,
-        /// How it ended.
+        /// The result of the attempt.
         outcome: ProbeOutcome,
-        /// What was seen.
+        /// The output of the probe.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Arc<str>>,
-        /// Failures in a row.
+        /// The number of failures in a row.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failures: Option<u32>,
-        /// Those that count.
+        /// The number of failures that count towards the threshold.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         counted: Option<u32>,
-        /// How many must count for a verdict.
+        /// The number of counting failures that makes a verdict.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         threshold: Option<u32>,
-        /// From one attempt to the next.
+        /// The time between attempts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         period_ms: Option<u64>,
         /// The verdict, if it changed.
         #[serde(default, with = "word::option", skip_serializing_if = "Option::is_none")]
         verdict: Option<Verdict>,
-        /// Why it failed, for programs.
+        /// Why the attempt failed, in machine-readable form.
         #[serde(default, deserialize_with = "known", skip_serializing_if = "Option::is_none")]
         cause: Option<ProbeCause>,
     },
-    /// A hook runs.
+    /// A hook was started.
     HookStarted {
-        /// Which hook.
+        /// The kind of the hook.
         #[serde(with = "word")]
         hook: HookKind,
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// How long it may take.
+        /// The time after which it is cancelled.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit_ms: Option<u64>,
     },
     /// A hook ended.
     HookEnded {
-        /// Which hook.
+        /// The kind of the hook.
         #[serde(with = "word")]
         hook: HookKind,
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// What went wrong, if something did.
+        /// The error, if it failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<Arc<str>>,
     },
-    /// A hook was given up.
+    /// A hook was cancelled.
     HookCancelled {
-        /// Which hook.
+        /// The kind of the hook.
         #[serde(with = "word")]
         hook: HookKind,
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
     },
-    /// What a hook printed.
+    /// A hook wrote output.
     HookOutput {
-        /// Which hook.
+        /// The kind of the hook.
         #[serde(with = "word")]
         hook: HookKind,
-        /// The beginning of what it printed.
+        /// The beginning of the output.
         #[serde(default)]
         output: String,
     },
-    /// Why a container waits.
+    /// It waits for something.
     Waiting {
-        /// For what.
+        /// What it waits for.
         #[serde(flatten)]
         wait: WaitReason,
-        /// The sentence people see.
+        /// The same as a sentence for users.
         #[serde(default)]
         text: String,
     },
-    /// A container is to end.
+    /// A stop of the container begins.
     KillBegun {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// Why.
+        /// Why it is stopped.
         cause: KillReason,
-        /// Why, for people.
+        /// Why it is stopped, in human-readable form.
         #[serde(default)]
         message: String,
-        /// What it is given.
+        /// Its grace period.
         #[serde(default)]
         grace_ms: u64,
     },
     /// It was sent its stop signal.
     Terminating {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// When it will be killed if it is still there.
+        /// The time until it is killed, if it is still running then.
         #[serde(default)]
         kill_in_ms: u64,
     },
-    /// The stop signal is ignored.
+    /// It does not react to its stop signal.
     StopSignalIgnored {
-        /// Its name, `TERM`.
+        /// The name of the signal, such as `TERM`.
         signal: String,
-        /// Why it does nothing.
+        /// Why the signal has no effect.
         why: IgnoredBecause,
-        /// When the container will be killed.
+        /// The time until it is killed.
         #[serde(default)]
         kill_in_ms: u64,
     },
     /// It was killed.
     Killing {
-        /// Which instance.
+        /// The number of the instance, from 0.
         #[serde(default)]
         attempt: u32,
-        /// Kubernetes' word, where it has one.
+        /// Kubernetes' reason, if Kubernetes has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<KillingReason>,
     },
-    /// A line of output.
+    /// It wrote a line of output.
     Log {
-        /// Where it was written to.
+        /// The stream that it wrote to.
         stream: LogStream,
         /// The line continues in the next entry.
         #[serde(default)]
@@ -356,12 +357,12 @@ pub enum ContainerEvent {
     },
 }
 
-/// What an entry does not say.
+/// The message of an entry that has none.
 fn nothing() -> Arc<str> {
     "".into()
 }
 
-/// A value that may be of a newer version: what is not known is none.
+/// Reads a value of which newer versions may have more kinds. An unknown one becomes `None`.
 fn known<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(from)?).ok())
 }
@@ -379,40 +380,40 @@ pub struct PlannedContainer {
 /// A gate that has opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenedGate {
-    /// The container that was waited for.
+    /// The container that the gate waited for.
     pub container: String,
-    /// What it had to be.
+    /// The state that the container had to reach.
     pub need: Need,
 }
 
-/// Why a pod stops.
+/// Why a pod stops. The same as [`crate::StopCause`], without its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// It was asked to.
+    /// A stop was requested.
     Deleted,
-    /// Its mains are done.
+    /// All containers that keep it alive have ended for good.
     Completed,
     /// An init container failed for good.
     InitFailed,
-    /// It was active for too long.
+    /// `activeDeadlineSeconds` has passed.
     DeadlineExceeded,
-    /// A container ended whose end is the pod's.
+    /// A fatal container ended.
     Fatal,
-    /// A container waits for one that will never be what it waits for.
+    /// A container waits for something that can no longer happen.
     GateNeverOpens,
-    /// Its sandbox died, and it may not begin again.
+    /// The sandbox was lost, and the pod must not run in a new one.
     SandboxLost,
-    /// It, or one of its containers, can never start.
+    /// The pod or one of its containers can never start.
     CannotStart,
-    /// The machine shuts down.
+    /// The machine is shutting down.
     NodeShutdown,
-    /// A volume holds more than it may.
+    /// A volume exceeds its limit.
     VolumeFull,
 }
 
 impl StopReason {
-    /// As it stands in the trace.
+    /// The name in the trace.
     pub fn name(self) -> &'static str {
         match self {
             StopReason::Deleted => "deleted",
@@ -429,19 +430,19 @@ impl StopReason {
     }
 }
 
-/// Why everything begins again.
+/// Why the whole pod starts over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RerunReason {
-    /// A container ended in a way that asks for it.
+    /// A restart rule matched.
     Rule,
-    /// The sandbox is another.
+    /// The sandbox was lost.
     Sandbox,
-    /// Somebody asked for it.
+    /// A restart of all containers was requested.
     Requested,
 }
 
-/// What a container waits for. A hook that runs and a signal that was sent have entries of their own.
+/// What a container waits for. Running hooks and sent signals have entries of their own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "for", rename_all = "kebab-case")]
 pub enum WaitReason {
@@ -449,77 +450,77 @@ pub enum WaitReason {
     Sandbox,
     /// Another container.
     Gate {
-        /// Which.
+        /// The name of the other container.
         on: String,
-        /// What it must be.
+        /// The state that it must reach.
         need: Need,
     },
     /// Its image.
     Image,
-    /// The next try to get its image.
+    /// The next attempt to pull its image.
     ImageRetry {
-        /// When.
+        /// The time until the next attempt.
         #[serde(default)]
         in_ms: u64,
     },
     /// The end of its crash-loop back-off.
     BackOff {
-        /// When.
+        /// The time until the end of the back-off.
         #[serde(default)]
         in_ms: u64,
     },
-    /// The next try to start it.
+    /// The next attempt to start it.
     StartRetry {
-        /// When.
+        /// The time until the next attempt.
         #[serde(default)]
         in_ms: u64,
     },
-    /// Its startup probe.
+    /// Its startup probe, which must pass.
     StartupProbe,
-    /// Its readiness probe.
+    /// Its readiness probe, which must pass.
     ReadinessProbe,
-    /// To be stopped: another must be gone first.
+    /// It is being stopped, but another container must end first.
     StopTurn {
-        /// Which.
+        /// The name of the other container.
         on: String,
     },
-    /// To be stopped: another's first preStop hook runs.
+    /// It is being stopped, but the first preStop hook of another container is still running.
     FirstPreStop {
-        /// Whose.
+        /// The name of the other container.
         on: String,
     },
-    /// To be stopped: it runs on for a while after the mains.
+    /// The end of the delay for which it keeps running after the mains.
     SidecarDelay {
-        /// When it is stopped.
+        /// The time until the end of the delay.
         #[serde(default)]
         in_ms: u64,
     },
-    /// The rest of the pod to end, so that all begins again.
+    /// The end of the other containers, before the whole pod starts over.
     Rerun {
-        /// Not before this.
+        /// The time until the earliest new start.
         #[serde(default)]
         in_ms: u64,
     },
 }
 
-/// Why a stop signal does nothing.
+/// Why a stop signal has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IgnoredBecause {
-    /// It is process 1 and has no handler, and the kernel keeps such signals from it.
+    /// The program is process 1 and has no handler for the signal, so the kernel does not deliver it.
     NoHandler,
-    /// It ignores the signal.
+    /// The program ignores the signal.
     Ignored,
 }
 
-/// Kubernetes' words for a kill.
+/// Kubernetes' reasons for a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillingReason {
-    /// The grace period of the pod was over.
+    /// The grace period of the pod has ended.
     ExceededGracePeriod,
 }
 
-/// Where a container writes to.
+/// The output streams of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStream {
@@ -545,15 +546,15 @@ impl TraceEvent {
     /// Reads the event of a line.
     ///
     /// # Errors
-    /// This version does not know it, or cannot make sense of its details.
+    /// This version does not know the event, or cannot read its details.
     pub(super) fn from_json(line: &Value) -> Result<TraceEvent, serde_json::Error> {
-        // Most lines are about containers.
+        // Most lines are about containers, so they are tried first.
         ContainerEvent::deserialize(line)
             .map(TraceEvent::Container)
             .or_else(|_| PodEvent::deserialize(line).map(TraceEvent::Pod))
     }
 
-    /// Whether a failure to start can go away while nothing is changed but time; `None` for everything else.
+    /// Whether a failure to start can go away by itself; `None` for all other events.
     pub fn outlook(&self) -> Option<Outlook> {
         let cause = match self {
             TraceEvent::Pod(PodEvent::SandboxFailed { cause, .. }) => cause.map(Cause::Sandbox),
@@ -575,7 +576,7 @@ impl TraceEvent {
         }
     }
 
-    /// The details as they stand in JSON, in their order.
+    /// The details in the order in which JSON has them.
     pub fn details(&self) -> Map<String, Value> {
         let mut details = super::record::object(self);
         details.shift_remove("event");
@@ -591,8 +592,8 @@ impl TraceEvent {
 }
 
 impl PodEvent {
-    /// The reason Kubernetes has for such an event where the event itself decides it, and the place it has among the
-    /// details.
+    /// Kubernetes' reason for such an event and its position among the details, if the event itself
+    /// determines the reason.
     fn reason(&self) -> Option<(usize, &'static str)> {
         match self {
             PodEvent::SandboxCreating { attempt } => (*attempt > 0).then_some((1, "SandboxChanged")),
@@ -604,7 +605,7 @@ impl PodEvent {
 }
 
 impl ContainerEvent {
-    /// As [`PodEvent::reason`].
+    /// The same as [`PodEvent::reason`].
     fn reason(&self) -> Option<(usize, &'static str)> {
         match self {
             ContainerEvent::Pulling => Some((0, "Pulling")),
@@ -625,7 +626,7 @@ impl ContainerEvent {
                 ..
             } => Some((1, "BackOff")),
             ContainerEvent::KillBegun { .. } => Some((1, "Killing")),
-            // Kubernetes has no such events, or the reason is a detail (`exited`, `killing`).
+            // Kubernetes has no such events, or the reason is already a detail (`exited`, `killing`).
             _ => None,
         }
     }

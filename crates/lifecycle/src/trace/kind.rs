@@ -3,8 +3,8 @@
 use super::event::{ContainerEvent, PodEvent, TraceEvent};
 use super::workload::WorkloadEvent;
 
-/// The kinds of one or more enums of events: one list gives the enum, all of its values, their names and the kind of an
-/// event. An event that is missing from the list does not compile.
+/// Defines an enum of event kinds, its list of values, their names, and the kind of each event. All come from
+/// one list. An event that is missing from the list does not compile.
 macro_rules! kinds {
     ($(#[$about:meta])* $kind:ident { $($event:ident { $($variant:ident = $name:literal,)+ })+ }) => {
         $(#[$about])*
@@ -17,10 +17,10 @@ macro_rules! kinds {
         }
 
         impl $kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [$kind] = &[$($($kind::$variant),+),+];
 
-            /// As it stands in the trace.
+            /// The name in the trace.
             pub fn name(self) -> &'static str {
                 match self {
                     $($($kind::$variant => $name,)+)+
@@ -30,7 +30,7 @@ macro_rules! kinds {
 
         $(
             impl $event {
-                /// What it is about, without the details.
+                /// The kind of the event, without its details.
                 pub fn kind(&self) -> $kind {
                     match self {
                         $($event::$variant { .. } => $kind::$variant,)+
@@ -47,7 +47,7 @@ macro_rules! kinds {
 }
 
 impl TraceEvent {
-    /// What it is about, without the details.
+    /// The kind of the event, without its details.
     pub fn kind(&self) -> Kind {
         match self {
             TraceEvent::Pod(event) => event.kind(),
@@ -62,7 +62,7 @@ impl TraceEvent {
 }
 
 kinds! {
-    /// What an entry of a pod's trace is about.
+    /// The kinds of events of a pod.
     Kind {
         PodEvent {
             Planned = "planned",
@@ -106,7 +106,7 @@ kinds! {
 }
 
 kinds! {
-    /// What an entry of a workload is about.
+    /// The kinds of events of a workload.
     WorkloadKind {
         WorkloadEvent {
             JobStarted = "job-started",

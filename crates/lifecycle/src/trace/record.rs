@@ -1,4 +1,4 @@
-//! The trace at its edges: lines of an events file, written and read.
+//! Lines of an events file: the written form of the trace.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,15 +9,15 @@ use super::{TraceEvent, WorkloadEvent};
 /// One line about a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// When, as it is written; empty if the line does not say.
+    /// The time as written; empty if the line has none.
     pub time: String,
     /// The name of the pod.
     pub pod: String,
-    /// The name of the container; `None` for the pod as a whole.
+    /// The name of the container; `None` if the line is about the pod.
     pub container: Option<String>,
     /// What happened.
     pub event: TraceEvent,
-    /// `FILE:LINE` of what the manifest asks for there, of a failure.
+    /// For a failure: `FILE:LINE` of the manifest field that caused it.
     pub manifest: Option<String>,
     /// How to fix the failure.
     pub hint: Option<String>,
@@ -26,35 +26,36 @@ pub struct Record {
 /// One line about a workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadRecord {
-    /// When, as it is written.
+    /// The time as written.
     pub time: String,
-    /// `Job/report`.
+    /// The kind and name of the workload, such as `Job/report`.
     pub workload: String,
     /// What happened.
     pub event: WorkloadEvent,
 }
 
-/// A line that was read.
+/// A line that was read from an events file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// About a pod.
+    /// A line about a pod.
     Pod(Box<Record>),
-    /// About a workload.
+    /// A line about a workload.
     Workload(Box<WorkloadRecord>),
-    /// Of an event this version does not know, or whose details it cannot make sense of.
+    /// An event that this version does not know, or whose details it cannot read.
     Unknown {
-        /// What the line calls it.
+        /// The name of the event in the line.
         event: String,
     },
 }
 
-/// Why a JSON value is no line of a trace.
+/// The error for a JSON value that is not a line of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("it has no \"event\"")]
 pub struct NoEvent;
 
 impl Record {
-    /// As one JSON object: `time`, `pod`, `container` if it is about one, `event`, the details, then the hint.
+    /// The line as one JSON object: `time`, `pod`, `container` (if it is about one), `event`, the details,
+    /// then the hint.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         object.insert("time".into(), self.time.as_str().into());
@@ -74,7 +75,7 @@ impl Record {
 }
 
 impl WorkloadRecord {
-    /// As one JSON object: `time`, `workload`, `event`, then the details.
+    /// The line as one JSON object: `time`, `workload`, `event`, then the details.
     pub fn to_json(&self) -> Value {
         let mut object = Map::new();
         object.insert("time".into(), self.time.as_str().into());
@@ -86,10 +87,10 @@ impl WorkloadRecord {
 }
 
 impl Line {
-    /// Reads a line. Events and details that are not known are no error: newer versions have more of them.
+    /// Reads a line. Unknown events and details are not errors, because newer versions have more of them.
     ///
     /// # Errors
-    /// It is not a JSON object with an `event`.
+    /// The value is not a JSON object with an `event`.
     pub fn from_json(line: &Value) -> Result<Line, NoEvent> {
         let event = line.get("event").and_then(Value::as_str).ok_or(NoEvent)?;
         let text = |key: &str| line.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -122,11 +123,11 @@ impl Line {
     }
 }
 
-/// A struct or an enum with named fields as a JSON object.
+/// A struct or an enum with named fields, as a JSON object.
 pub(super) fn object(value: &impl Serialize) -> Map<String, Value> {
     match serde_json::to_value(value) {
         Ok(Value::Object(object)) => object,
-        // No event has keys or numbers that JSON cannot hold.
+        // This cannot happen: every event can be written as a JSON object.
         _ => Map::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Watches events and decisions go by and writes the trace.
+//! Derives the entries of the trace from events, decisions and observations.
 
 use super::event::{ContainerEvent, IgnoredBecause, KillingReason, OpenedGate, PodEvent, RerunReason};
 use super::{Entry, wait};
@@ -11,9 +11,9 @@ use crate::rules;
 use crate::status::{Phase, phase, was_stopped};
 use crate::time::Time;
 
-/// Writes the trace of one pod.
+/// Records the trace of one pod.
 ///
-/// Call [`Recorder::on_event`] after every event was applied and [`Recorder::on_step`] after every step.
+/// Call [`Recorder::on_event`] after every applied event, and [`Recorder::on_step`] after every step.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     sandbox: SandboxState,
@@ -22,7 +22,7 @@ pub struct Recorder {
     containers: Vec<Seen>,
 }
 
-/// What was last recorded of a container.
+/// The last recorded state of a container.
 #[derive(Debug, Clone)]
 struct Seen {
     attempt: u32,
@@ -35,7 +35,7 @@ struct Seen {
     hooks: [bool; 3],
     probes: [SeenProbe; 3],
     wait: Option<Wait>,
-    /// The gate that was last seen closed: the one that opened last, once none is.
+    /// The gate that was last closed. Once all gates are open, it is the gate that opened last.
     gate: Option<usize>,
     gate_opened_at: Option<Time>,
 }
@@ -70,7 +70,7 @@ impl Seen {
 type Out<'a> = &'a mut Vec<Entry>;
 
 impl Recorder {
-    /// For a pod nothing has been recorded of.
+    /// A recorder for a new pod.
     pub fn new(plan: &Plan) -> Self {
         Recorder {
             sandbox: SandboxState::Absent,
@@ -80,7 +80,7 @@ impl Recorder {
         }
     }
 
-    /// For a pod whose trace is continued: what `obs` holds has been recorded.
+    /// A recorder that continues a trace. Everything in `obs` counts as recorded.
     pub fn resume(plan: &Plan, obs: &Observation) -> Self {
         let mut recorder = Recorder::new(plan);
         recorder.record_changes(plan, obs, Time(0), None);
@@ -89,7 +89,7 @@ impl Recorder {
         recorder
     }
 
-    /// Records what an event has changed.
+    /// Records what an event changed.
     pub fn on_event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time, out: Out<'_>) {
         match event {
             Event::SandboxReady if obs.sandbox.state != self.sandbox => {
@@ -138,7 +138,7 @@ impl Recorder {
         self.record_changes(plan, obs, now, Some(out));
     }
 
-    /// Records what an update of the pod has changed.
+    /// Records what an update of the pod changed.
     pub fn on_update(&mut self, plan: &Plan, obs: &Observation, changes: &[Change], now: Time, out: Out<'_>) {
         for change in changes {
             if let Change::Image { container, .. } = *change {
@@ -149,7 +149,7 @@ impl Recorder {
         self.record_changes(plan, obs, now, Some(out));
     }
 
-    /// Records what a step has done, and why containers wait, where that changed.
+    /// Records what a step did, and why containers wait, if that changed.
     pub fn on_step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time, out: Out<'_>) {
         for action in &decision.actions {
             self.action(plan, obs, action, now, out);
@@ -167,7 +167,7 @@ impl Recorder {
         }
     }
 
-    /// Records what a hook printed; nothing is recorded of one that was silent.
+    /// Records the output of a hook, if it has any.
     pub fn on_hook_output(&self, container: usize, hook: HookKind, output: &str, now: Time, out: Out<'_>) {
         if !output.is_empty() {
             let event = ContainerEvent::HookOutput { hook, output: output.to_owned() };
@@ -175,7 +175,7 @@ impl Recorder {
         }
     }
 
-    /// Records that a container ignores its stop signal and will be killed after `kill_in_ms`.
+    /// Records that a container does not react to its stop signal, and will be killed after `kill_in_ms`.
     pub fn on_ignored_signal(
         &self,
         container: usize,
@@ -315,7 +315,7 @@ impl Recorder {
         seen.pulling = false;
     }
 
-    /// Start and end of an instance.
+    /// Records the start and the end of an instance.
     fn life(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
         let (seen, c) = (&self.containers[i], &obs.containers[i]);
         match event {
@@ -354,9 +354,9 @@ impl Recorder {
         }
     }
 
-    /// Probe attempts that tell something new: the first failure in a row, every failure that counts towards a verdict
-    /// not yet reached, every change of verdict, the success that ends a row of failures, and the error after which
-    /// failures would have made a verdict.
+    /// Records probe attempts that are worth reporting: the first failure in a row, every failure that counts
+    /// before there is a verdict, every change of the verdict, and the success that ends a row of failures.
+    /// Errors are recorded once, when as many failures would have made a verdict.
     #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
     fn probe(
         &mut self,
@@ -375,7 +375,7 @@ impl Recorder {
         let turned = after.verdict != seen.verdict;
         let counted = after.run > seen.run && after.verdict != Verdict::Failure;
         let probe = plan.containers[i].probe(kind);
-        // As many errors as failures would make a verdict: somebody has to do something about it.
+        // There are now as many errors as failures that would make a verdict, so a user must be told.
         let stuck = after.errors > seen.errors && probe.is_some_and(|p| after.errors == p.failure_threshold);
         let news = turned || failed != seen.failing || (failed && counted) || stuck;
         *seen = SeenProbe { verdict: after.verdict, run: after.run, errors: after.errors, failing: failed };
@@ -401,7 +401,8 @@ impl Recorder {
         push_container(out, now, i, event);
     }
 
-    /// Compares the observation with what was seen, and records what follows from events without being one.
+    /// Compares the observation with the last recorded state, and records changes that follow from events
+    /// without being events themselves.
     fn record_changes(&mut self, plan: &Plan, obs: &Observation, now: Time, mut out: Option<Out<'_>>) {
         self.sandbox = obs.sandbox.state;
         for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
@@ -447,12 +448,12 @@ impl Recorder {
     }
 }
 
-/// Adds an entry of the pod.
+/// Adds an entry about the pod.
 fn push_pod(out: &mut Vec<Entry>, time: Time, event: PodEvent) {
     out.push(Entry { time, container: None, event: event.into() });
 }
 
-/// Adds an entry of a container.
+/// Adds an entry about a container.
 fn push_container(out: &mut Vec<Entry>, time: Time, container: usize, event: ContainerEvent) {
     out.push(Entry { time, container: Some(container), event: event.into() });
 }

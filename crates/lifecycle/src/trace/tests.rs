@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-/// A line of every kind, as versions before the typed trace wrote it.
+/// A line of every kind of event, as versions before the typed trace wrote it.
 fn lines() -> Vec<Value> {
     [
         json!({"event": "planned", "containers": [{"name": "a", "role": "init"}, {"name": "b", "role": "debug"}]}),

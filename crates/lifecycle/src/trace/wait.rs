@@ -1,4 +1,4 @@
-//! Why containers wait and pods stop, with names in place of numbers.
+//! The trace entries for waits and stops, with container names instead of indices.
 
 use super::event::{ContainerEvent, PodEvent, StopReason, WaitReason};
 use crate::decision::Wait;
@@ -7,7 +7,8 @@ use crate::observation::{Observation, Stop, StopCause};
 use crate::plan::Plan;
 use crate::time::Time;
 
-/// The entry for a wait; `None` for those that `hook-started` and `terminating` have just told of.
+/// The entry for a wait; `None` for hooks and stop signals, which have the entries `hook-started` and
+/// `terminating`.
 pub(super) fn waiting(
     plan: &Plan,
     obs: &Observation,
@@ -38,7 +39,7 @@ pub(super) fn waiting(
 pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> PodEvent {
     let (cause, container, on) = match stop.cause {
         StopCause::Deleted => (StopReason::Deleted, None, None),
-        // Mains that are done may have failed.
+        // The containers that have ended may have failed.
         StopCause::Completed => {
             (StopReason::Completed, failed(plan, obs).map(|(container, _)| container), None)
         }

@@ -1,4 +1,4 @@
-//! Enums that stand in a trace by the words users know, which are not always their names in the code.
+//! Writes and reads enums by the words that users know, which are not always the variant names.
 
 use serde::de::{Error, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -78,7 +78,8 @@ pub(super) fn deserialize<'de, T: Word, D: Deserializer<'de>>(from: D) -> Result
     T::from_word(&text).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &"a known word"))
 }
 
-/// The same for a detail that may be missing. A word that is not known is none: newer versions may have more of them.
+/// The same for an optional detail. An unknown word becomes `None`, because newer versions may have more
+/// words.
 pub(super) mod option {
     use super::*;
 

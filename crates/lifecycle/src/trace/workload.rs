@@ -1,84 +1,83 @@
-//! What can happen to a Job or to a workload that keeps its pods.
+//! The events of a Job, or of a workload that keeps its pods running.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// One thing that happened to a workload as a whole. Names and order are those of the JSON, as in
-/// [`super::TraceEvent`].
+/// An event of a workload as a whole. Names and order are those of the JSON, as in [`super::TraceEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum WorkloadEvent {
-    /// A Job begins.
+    /// A Job starts.
     JobStarted {
-        /// Successes it wants; `None` for a work queue.
+        /// The number of pods that must succeed; `None` for a work queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         completions: Option<u32>,
-        /// Pods at a time.
+        /// The number of pods that may run at the same time.
         #[serde(default)]
         parallelism: u32,
         /// Whether its pods have indexes.
         mode: CompletionMode,
     },
-    /// A workload that keeps pods running begins.
+    /// A workload that keeps pods running starts.
     WorkloadStarted {
-        /// How many it keeps.
+        /// The number of pods that it keeps running.
         #[serde(default)]
         replicas: u32,
     },
-    /// A pod was made.
+    /// A pod was created.
     PodCreated {
         /// Its name.
         pod: String,
-        /// Completion index of an Indexed Job, ordinal of a StatefulSet.
+        /// The completion index in an Indexed Job, or the ordinal in a StatefulSet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         index: Option<u32>,
-        /// How many pods it replaces.
+        /// The number of pods that were created before it for the same place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
     },
-    /// The next pod of a StatefulSet waits for another.
+    /// The next pod of a StatefulSet waits for another pod.
     PodWaiting {
         /// Its name.
         pod: String,
-        /// The one that must be ready first.
+        /// The pod that must be ready first.
         on: String,
     },
-    /// A pod was told to go.
+    /// A pod was told to stop.
     PodDeleted {
         /// Its name.
         pod: String,
     },
-    /// The next pod is made later, after a failure.
+    /// After a failure, the next pod is created later.
     JobBackOff {
-        /// How much later.
+        /// The delay.
         #[serde(default)]
         wait_ms: u64,
     },
-    /// The Job will have succeeded: pods that still run are ended.
+    /// The Job meets its success policy or completions. Pods that are still running are stopped.
     SuccessCriteriaMet {
-        /// Kubernetes' word.
+        /// Kubernetes' reason.
         #[serde(default)]
         reason: String,
-        /// Why.
+        /// The message of the condition.
         #[serde(default)]
         message: String,
     },
-    /// The Job will have failed: pods that still run are ended.
+    /// The Job fails. Pods that are still running are stopped.
     FailureTarget {
-        /// Kubernetes' word.
+        /// Kubernetes' reason.
         #[serde(default)]
         reason: String,
-        /// Why.
+        /// The message of the condition.
         #[serde(default)]
         message: String,
     },
-    /// The Job succeeded and no pod is left.
+    /// The Job succeeded, and all its pods have ended.
     JobComplete(JobSummary),
-    /// The Job failed and no pod is left.
+    /// The Job failed, and all its pods have ended.
     JobFailed(JobSummary),
-    /// The Job is not to be run.
+    /// The Job is suspended and does not run.
     JobSuspended(JobSummary),
-    /// The run was stopped: no more pods are made.
+    /// The run was stopped, so no more pods are created.
     JobStopped,
 }
 
@@ -86,29 +85,29 @@ pub enum WorkloadEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobSummary {
-    /// Kubernetes' word.
+    /// Kubernetes' reason.
     pub reason: String,
-    /// Why.
+    /// The message of the condition.
     pub message: String,
     /// Pods that succeeded.
     pub succeeded: usize,
     /// Pods that failed.
     pub failed: usize,
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub took_ms: u64,
 }
 
 /// Whether the pods of a Job have indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionMode {
-    /// They are all alike.
+    /// The pods have no indexes.
     NonIndexed,
-    /// Each has an index of its own.
+    /// Each pod has a completion index.
     Indexed,
 }
 
 impl WorkloadEvent {
-    /// The details as they stand in JSON, in their order.
+    /// The details in the order in which JSON has them.
     pub fn details(&self) -> Map<String, Value> {
         let mut details = super::record::object(self);
         details.shift_remove("event");

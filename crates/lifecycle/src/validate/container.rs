@@ -1,4 +1,4 @@
-//! Fields of a container that have no module of their own.
+//! Checks the fields of a container that have no module of their own.
 
 use k8s_openapi::api::core::v1::PodSpec;
 
@@ -66,10 +66,11 @@ pub(super) fn check(
     }
 }
 
-/// Directories of every container, where the kernel's file systems are.
+/// Directories that hold the kernel's file systems in every container.
 const KERNEL_DIRS: [&str; 6] = ["/dev", "/dev/pts", "/dev/shm", "/dev/mqueue", "/proc", "/sys"];
 
-/// A path at which there can be no file. Kubernetes accepts it, and retries for ever to start the container.
+/// Refuses a path that cannot be a file. Kubernetes accepts it, and then retries forever to start the
+/// container.
 fn message_path(out: &mut Vec<Finding>, site: &Site<'_>) {
     let Some(text) = site.container.termination_message_path.as_deref().filter(|t| t.starts_with('/')) else {
         return;
@@ -96,10 +97,10 @@ fn message_path(out: &mut Vec<Finding>, site: &Site<'_>) {
     );
 }
 
-/// R8.3, R8.4: fields that an init container that is not a sidecar cannot have.
+/// Refuses fields that an init container can only have as a sidecar (R8.3, R8.4).
 fn plain_init(out: &mut Vec<Finding>, input: &PodInput, site: &Site<'_>, gates: &FeatureGates) {
     let c = &site.container;
-    // A `lifecycle` with nothing but `type` is refused by the dialect.
+    // The dialect refuses a `lifecycle` that contains only `type`.
     let only_type = gates.sidecar_lifecycle_type
         && input.lifecycle_types.contains_key(&site.place)
         && c.lifecycle
@@ -125,7 +126,7 @@ fn plain_init(out: &mut Vec<Finding>, input: &PodInput, site: &Site<'_>, gates: 
     }
 }
 
-/// R8.29, and the target container.
+/// Checks the target container and the fields of an ephemeral container (R8.29).
 fn ephemeral(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     let c = &site.container;
     let given = [
@@ -165,7 +166,7 @@ fn ephemeral(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     }
 }
 
-/// An error about an unknown name, with the most similar known one.
+/// An error about an unknown name. Its hint is the most similar known name.
 pub(super) fn unknown<'a>(
     path: FieldPath,
     message: String,

@@ -1,20 +1,21 @@
-//! Commands that obviously run for a long time, or for ever: `sleep infinity`, as service meshes have it in preStop hooks.
+//! Estimates how long a command runs at least. It finds commands such as `sleep infinity`, which service
+//! meshes use in preStop hooks.
 
 use crate::shell::{base_name, script_of};
 
-/// How long a command runs at least.
+/// The minimum time that a command runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AtLeast {
     /// This many milliseconds.
     Ms(u64),
-    /// Until other containers of the pod have ended.
+    /// It runs until other containers of the pod have ended.
     OthersEnd,
     /// It never ends by itself.
     Forever,
 }
 
 impl AtLeast {
-    /// Whether it takes this long or longer.
+    /// Whether the command takes at least this long.
     pub(super) fn takes(self, ms: u64) -> bool {
         self >= AtLeast::Ms(ms)
     }
@@ -27,7 +28,7 @@ impl AtLeast {
     }
 }
 
-/// How long a command runs at least, as far as that can be seen. In doubt, no time at all.
+/// The minimum time that a command runs, as far as the command shows it. In doubt, it is zero.
 pub(super) fn command(words: &[String]) -> AtLeast {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let words = match words.as_slice() {
@@ -37,7 +38,7 @@ pub(super) fn command(words: &[String]) -> AtLeast {
     script_of(words).map_or_else(|| simple(words), script)
 }
 
-/// A script of one command after the other.
+/// The minimum time of a script that runs one command after the other.
 fn script(text: &str) -> AtLeast {
     let text = text.replace("&&", ";");
     let words: Vec<&str> =
@@ -49,7 +50,7 @@ fn script(text: &str) -> AtLeast {
     if waits_for_others(&text) {
         return AtLeast::OthersEnd;
     }
-    // What runs beside others, in loops or under conditions may not run at all.
+    // Commands in the background, in loops or under conditions may not delay the script, or not run at all.
     let control = ["if", "for", "while", "until", "case", "function"];
     if text.contains(['|', '&', '(', '{', '`']) || words.iter().any(|word| control.contains(word)) {
         return AtLeast::Ms(0);
@@ -65,8 +66,9 @@ fn script(text: &str) -> AtLeast {
     all
 }
 
-/// Whether a script has a loop that lasts as long as other containers run: the published work-around of service meshes
-/// waits until nobody but the proxy listens (`while [ $(netstat -plunt | grep tcp | grep -v envoy | wc -l) -ne 0 ]`).
+/// Whether a script has a loop that ends only when other containers have ended. The published work-around of
+/// service meshes waits until only the proxy listens (`while [ $(netstat -plunt | grep tcp | grep -v envoy |
+/// wc -l) -ne 0 ]`).
 fn waits_for_others(text: &str) -> bool {
     let words: Vec<&str> =
         text.split(|c: char| c.is_whitespace() || ";|".contains(c)).filter(|w| !w.is_empty()).collect();
@@ -82,7 +84,8 @@ fn waits_for_others(text: &str) -> bool {
     false
 }
 
-/// Whether a condition looks for sockets that listen. Connections end by themselves.
+/// Whether a loop condition lists listening sockets. Established connections do not count, because they end
+/// by themselves.
 fn lists_listeners(words: &[&str]) -> bool {
     const PROGRAMS: [&str; 3] = ["netstat", "ss", "lsof"];
     let is_list =
@@ -98,7 +101,7 @@ fn leaves(words: &[&str]) -> bool {
     words.iter().any(|word| ["break", "exit", "return", "exec", "kill"].contains(word))
 }
 
-/// One command without a shell.
+/// The minimum time of one command without a shell.
 fn simple(words: &[&str]) -> AtLeast {
     let words = match words {
         ["exec", rest @ ..] => rest,
@@ -117,7 +120,7 @@ fn simple(words: &[&str]) -> AtLeast {
     }
 }
 
-/// The argument of `sleep`: seconds, or a number with a unit.
+/// The minimum time of `sleep`, whose argument is in seconds or has a unit.
 fn sleep(time: &str) -> AtLeast {
     let time = time.trim_matches(['"', '\'']);
     if time.eq_ignore_ascii_case("infinity") || time.eq_ignore_ascii_case("inf") {
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn commands_that_obviously_take_long() {
-        /// As Istio's issue 7136 has it, and as it was copied since.
+        /// The hook of Istio's issue 7136, which many manifests have copied.
         const MESH: &str =
             "while [ $(netstat -plunt | grep tcp | grep -v envoy | wc -l | xargs) -ne 0 ]; do sleep 1; done";
         let (forever, others) = (AtLeast::Forever, AtLeast::OthersEnd);

@@ -1,4 +1,4 @@
-//! Environment variables and the sources of their values.
+//! Checks environment variables and the sources of their values.
 
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ fn env_from(out: &mut Vec<Finding>, path: FieldPath, from: &EnvFromSource) {
     }
 }
 
-/// Exactly one of several fields must be set.
+/// Requires that exactly one of several fields is set.
 pub(super) fn exactly_one(
     out: &mut Vec<Finding>,
     code: &'static str,
@@ -177,7 +177,7 @@ pub(super) fn exactly_one(
     }
 }
 
-/// A field of the pod that can become a file.
+/// Checks a field of the pod that becomes a file.
 pub(super) fn file_field_ref(out: &mut Vec<Finding>, path: FieldPath, field: &ObjectFieldSelector) {
     field_ref(out, "volume", path, field, &FILE_FIELDS);
 }
@@ -218,7 +218,7 @@ fn field_ref(
     }
 }
 
-/// A resource of a container, as a variable or a file.
+/// Checks a resource of a container that becomes a variable or a file.
 pub(super) fn resource_field_ref(
     out: &mut Vec<Finding>,
     code: &'static str,

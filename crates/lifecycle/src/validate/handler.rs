@@ -1,4 +1,4 @@
-//! Handlers of probes and hooks, and the lifecycle of a container (R8.18 to R8.23).
+//! Checks the handlers of probes and hooks, and the lifecycle of a container (R8.18 to R8.23).
 
 use k8s_openapi::api::core::v1::{
     ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, PodSpec, Probe, SleepAction, TCPSocketAction,
@@ -47,14 +47,14 @@ const SIGNALS: [&str; 36] = [
     "SIGRTMAX",
 ];
 
-/// The action of a probe or a hook, in a common form.
+/// The action of a probe or of a hook. Kubernetes has a type for each.
 pub(super) struct Handler<'a> {
     exec: Option<&'a ExecAction>,
     http_get: Option<&'a HTTPGetAction>,
     tcp_socket: Option<&'a TCPSocketAction>,
     grpc: Option<&'a GRPCAction>,
     sleep: Option<&'a SleepAction>,
-    /// The names of the permitted handlers.
+    /// The names of the handlers that are allowed here.
     allowed: &'static [&'static str],
 }
 
@@ -84,7 +84,7 @@ impl<'a> From<&'a LifecycleHandler> for Handler<'a> {
     }
 }
 
-/// Hooks and stop signal of one container.
+/// Checks the hooks and the stop signal of one container.
 pub(super) fn check_lifecycle(
     out: &mut Vec<Finding>,
     input: &PodInput,
@@ -122,7 +122,7 @@ pub(super) fn check_lifecycle(
     }
 }
 
-/// R8.22.
+/// Checks how long a hook sleeps (R8.22).
 fn sleep_bounds(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, seconds: i64) {
     let grace = match spec.termination_grace_period_seconds.unwrap_or(30) {
         g if g < 0 => 1,
@@ -143,7 +143,7 @@ fn sleep_bounds(out: &mut Vec<Finding>, path: FieldPath, spec: &PodSpec, seconds
     }
 }
 
-/// R8.23.
+/// Checks the stop signal (R8.23).
 fn stop_signal(
     out: &mut Vec<Finding>,
     path: FieldPath,
@@ -174,7 +174,7 @@ fn is_signal(name: &str) -> bool {
     SIGNALS.contains(&name) || offset("SIGRTMIN+", 15) || offset("SIGRTMAX-", 14)
 }
 
-/// Exactly one handler, and a valid one.
+/// Checks that there is exactly one handler, and that it is valid.
 pub(super) fn check(
     out: &mut Vec<Finding>,
     path: FieldPath,
@@ -228,7 +228,7 @@ pub(super) fn check(
     }
 }
 
-/// R8.20.
+/// Checks an HTTP request (R8.20).
 fn http_get(
     out: &mut Vec<Finding>,
     path: FieldPath,
@@ -238,7 +238,7 @@ fn http_get(
 ) {
     port(out, "R8.20", path.clone().field("port"), &http.port, site, sites);
     if http.path.as_deref() == Some("") {
-        // An empty path gets Kubernetes' default.
+        // For an empty path, Kubernetes uses its default.
         let path = path.clone().field("path");
         out.push(Finding::warning("R8.20", path, "an empty path means `/`").hint("write `/`"));
     }
@@ -258,7 +258,7 @@ fn http_get(
     }
 }
 
-/// A port number, or the name of one of the container's own ports (R6.1).
+/// Checks a port number, or the name of one of the container's own ports (R6.1).
 fn port(
     out: &mut Vec<Finding>,
     code: &'static str,

@@ -1,4 +1,4 @@
-//! Fields that are accepted and have no effect on one machine without a cluster.
+//! Reports fields that are valid but have no effect on a single machine without a cluster.
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
@@ -9,7 +9,7 @@ const SCHEDULING: &str = "there is one machine and no scheduler";
 
 const NO_TOKENS: &str = "there is no API server to issue a token for";
 
-/// Tolerations the API server adds to every pod.
+/// Tolerations that the API server adds to every pod.
 const TOLERATED_BY_ALL: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
 pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
@@ -31,7 +31,8 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         ("serviceAccountName", filled(&spec.service_account_name, "default"), NO_TOKENS),
         ("resourceClaims", some(&spec.resource_claims), "there are no device drivers"),
     ];
-    // A pod dumped from a cluster has its node's name; its scheduling fields have been used there.
+    // A pod exported from a cluster has a node name. Its scheduling fields were used there, so they are not
+    // reported.
     let is_from_cluster = filled(&spec.node_name, "");
     for (field, given, why) in fields {
         if given && !(is_from_cluster && [SCHEDULING, NO_TOKENS].contains(&why)) {
@@ -74,7 +75,8 @@ fn container(out: &mut Vec<Finding>, site: &Site<'_>, is_from_cluster: bool) {
     let c = &site.container;
     let security = c.security_context.as_ref();
     let fields = [
-        // The API server adds one for every container with resources.
+        // The API server adds a resize policy for every container with resources, so that one is not
+        // reported.
         (
             "resizePolicy",
             some(&c.resize_policy) && !is_from_cluster,

@@ -1,6 +1,6 @@
-//! Kruise's annotations and variables that are well formed but have no effect.
+//! Reports Kruise's annotations and variables that are well formed but have no effect.
 //!
-//! The priority and terminator dialects define their meaning and report malformed ones.
+//! The priority and terminator dialects define what they mean, and report malformed ones.
 
 use super::{Site, words};
 use crate::source::{FieldPath, Finding, List, PodInput};
@@ -12,8 +12,8 @@ const SWITCHES: [&str; 2] =
     ["KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE"];
 const SWAP_IMAGE: &str = "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT_WITH_IMAGE";
 
-/// Whether a variable is the barrier that Kruise's webhook injects (LP-10). Its ConfigMap is written by
-/// Kruise's controller, so the variable is removed from containers here and the ConfigMap is never looked up.
+/// Whether a variable is the barrier that Kruise's webhook injects (LP-10). Kruise's controller writes its
+/// ConfigMap, so here the variable is removed from containers and the ConfigMap is not needed.
 pub fn is_launch_barrier(variable: &str) -> bool {
     BARRIERS.contains(&variable)
 }
@@ -41,7 +41,7 @@ pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]
     }
 }
 
-/// LP-7.
+/// Reports priorities that are all equal, and so order nothing (LP-7).
 fn all_equal(out: &mut Vec<Finding>, mains: &[&Site<'_>]) {
     let found: Vec<Option<(FieldPath, &str)>> = mains.iter().map(|s| priority(s)).collect();
     let Some(Some((path, value))) = found.iter().find(|f| f.is_some()) else { return };
@@ -59,7 +59,7 @@ fn all_equal(out: &mut Vec<Finding>, mains: &[&Site<'_>]) {
     }
 }
 
-/// The last priority of a container (LP-5).
+/// The last priority variable of a container (LP-5).
 fn priority<'a>(site: &'a Site<'_>) -> Option<(FieldPath, &'a str)> {
     let env = site.container.env.as_deref().unwrap_or_default();
     let i = env.iter().rposition(|e| PRIORITIES.contains(&e.name.as_str()))?;
@@ -67,7 +67,7 @@ fn priority<'a>(site: &'a Site<'_>) -> Option<(FieldPath, &'a str)> {
     Some((path, env[i].value.as_deref().unwrap_or_default()))
 }
 
-/// The variable that a name was probably meant to be.
+/// The variable that a misspelt name was probably meant to be.
 fn misspelt(name: &str) -> Option<&'static str> {
     let known = PRIORITIES.into_iter().chain(BARRIERS).chain(SWITCHES).chain([SWAP_IMAGE]);
     if !name.to_ascii_uppercase().starts_with("KRUISE_") || known.clone().any(|known| known == name) {

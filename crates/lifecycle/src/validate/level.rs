@@ -1,8 +1,10 @@
-//! The Pod Security Standards of Kubernetes 1.36, for those who run manifests of strangers.
+//! Checks a pod against the Pod Security Standards of Kubernetes 1.36, for users who run manifests of others.
 //!
-//! Every control of `baseline` and `restricted`, and one of our own in both: an image `rootfs:DIR` is a directory of the
-//! host, as a `hostPath` volume is. As in Kubernetes, root is allowed in a pod with `hostUsers: false`: it is no root on the
-//! host. The exceptions for pods on Windows are not made here.
+//! It implements every control of `baseline` and `restricted`. Both levels have one more control: an image
+//! `rootfs:DIR` is refused, because it is a directory of the host, like a `hostPath` volume.
+//!
+//! As in Kubernetes, a pod with `hostUsers: false` may use root, because that is not root on the host. There
+//! are no exceptions for Windows pods.
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Lifecycle, LifecycleHandler, PodSpec, Probe, SELinuxOptions,
@@ -15,12 +17,12 @@ use crate::source::{FieldPath, Finding, PodInput};
 
 const CODE: &str = "pod-security";
 
-/// How much a pod may ask for.
+/// What a pod may request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodSecurityLevel {
-    /// Nothing that is known to give power over the host.
+    /// Nothing that is known to give control over the host.
     Baseline,
-    /// In addition, what hardens a pod must be asked for.
+    /// Also requires settings that harden the pod.
     Restricted,
 }
 
@@ -67,7 +69,7 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// What a pod asks for that its level does not allow, and what it has to ask for and does not.
+/// Refuses everything that the level does not allow, and the lack of everything that it requires.
 pub fn validate_level(input: &PodInput, level: PodSecurityLevel) -> Vec<Finding> {
     let Some(spec) = &input.pod.spec else { return Vec::new() };
     let has_own_users = spec.host_users == Some(false);
@@ -86,7 +88,7 @@ pub fn validate_level(input: &PodInput, level: PodSecurityLevel) -> Vec<Finding>
 struct Check {
     out: Vec<Finding>,
     level: PodSecurityLevel,
-    /// The pod insists on a user namespace of its own.
+    /// Whether the pod has `hostUsers: false`.
     has_own_users: bool,
 }
 
@@ -141,7 +143,7 @@ impl Check {
             self.refuse(at("runAsNonRoot"), what, "write `runAsNonRoot: true`");
         }
         for (index, sysctl) in context.sysctls.iter().flatten().enumerate() {
-            // Kubernetes takes both spellings.
+            // Kubernetes accepts both separators.
             if !SYSCTLS.contains(&sysctl.name.replace('/', ".").as_str()) {
                 let what = format!("the pod sets the sysctl {}", words::quote(&sysctl.name));
                 let hint = format!("remove it; allowed: {}", SYSCTLS.join(", "));
@@ -216,7 +218,7 @@ impl Check {
         }
     }
 
-    /// What `restricted` requires of a container, by its own setting or the pod's.
+    /// Checks what `restricted` requires of a container. The setting can be the container's own or the pod's.
     fn hardening(
         &mut self,
         spec: &PodSpec,
@@ -224,7 +226,7 @@ impl Check {
         context: &k8s_openapi::api::core::v1::SecurityContext,
     ) {
         let (name, pod) = (site.name(), spec.security_context.as_ref());
-        // What is missing is shown where it would be written.
+        // A missing field is reported at the place where it would be written.
         let here = |field: &'static str, is_there: bool| match (is_there, &site.container.security_context) {
             (true, _) => site.at("securityContext").field(field),
             (false, Some(_)) => site.at("securityContext"),
@@ -321,7 +323,7 @@ impl Check {
         }
     }
 
-    /// Probes and hooks are made from the host's side: they must not reach other machines.
+    /// Probes and hooks connect from the host, so they must not reach other machines.
     fn hosts(&mut self, site: &Site<'_>) {
         let container = &*site.container;
         for (field, probe) in [

@@ -1,11 +1,11 @@
 //! Validates a pod before anything runs.
 //!
-//! [`validate`] checks the pod as written: the rules of the Kubernetes API (docs/internals/spec/kubelet-lifecycle.md
-//! section 8) and what this machine does not support. [`validate_plan`] checks the plan: orders that can
-//! never work. What a dialect cannot parse (a priority that is not a number, a cycle) is reported by the
-//! dialect itself.
+//! [`validate`] checks the pod as written: the rules of the Kubernetes API
+//! (docs/internals/spec/kubelet-lifecycle.md section 8), and features that this machine does not support.
+//! [`validate_plan`] checks the plan for orders that can never work. A dialect itself reports what it cannot
+//! parse, such as a priority that is not a number, or a cycle.
 //!
-//! No input is trusted: any value of any field gives findings, never a panic.
+//! Input is not trusted: no value of any field may cause a panic.
 
 mod container;
 mod endless;
@@ -53,7 +53,7 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     let sites = sites(spec);
     pod::check(&mut out, input, spec);
     pod::check_lists(&mut out, spec, &sites);
-    // With this many containers, further checks take too long.
+    // With more containers, the other checks would take too long.
     if sites.len() > CONTAINERS_MAX {
         return sorted(out);
     }
@@ -75,7 +75,7 @@ pub fn validate(input: &PodInput, gates: &FeatureGates) -> Vec<Finding> {
     sorted(out)
 }
 
-/// The findings about Kruise's envs and annotations only.
+/// Only the findings about Kruise's environment variables and annotations.
 pub fn validate_kruise(input: &PodInput) -> Vec<Finding> {
     let mut out = Vec::new();
     if let Some(spec) = &input.pod.spec {
@@ -84,7 +84,7 @@ pub fn validate_kruise(input: &PodInput) -> Vec<Finding> {
     sorted(out)
 }
 
-/// A Job's requirements on its template beyond [`validate`] (R8.32).
+/// Checks what a Job requires of its template, in addition to [`validate`] (R8.32).
 pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> {
     let policy = input.pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref());
     let allowed: &[&str] = if pod_failure_policy { &["Never"] } else { &["OnFailure", "Never"] };
@@ -102,7 +102,7 @@ pub fn validate_job(input: &PodInput, pod_failure_policy: bool) -> Vec<Finding> 
     }
 }
 
-/// Findings in the order of their positions; for one position, errors first.
+/// Sorts findings by position. For one position, errors come first.
 fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by(|a, b| {
         let key = |f: &Finding| (std::cmp::Reverse(f.severity), f.code);
@@ -111,29 +111,29 @@ fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// A container and its position. Ephemeral containers have the same fields in another type.
+/// A container and its position. Ephemeral containers are converted, because their type has the same fields.
 struct Site<'a> {
     place: ContainerRef,
     container: Cow<'a, Container>,
 }
 
 impl Site<'_> {
-    /// A field of the container.
+    /// The path of a field of the container.
     fn at(&self, field: &'static str) -> FieldPath {
         self.place.path().field(field)
     }
 
-    /// A native sidecar.
+    /// Whether it is a native sidecar.
     fn is_sidecar(&self) -> bool {
         self.place.list == List::Init && self.container.restart_policy.as_deref() == Some("Always")
     }
 
-    /// An init container that runs to completion.
+    /// Whether it is an init container that runs to completion.
     fn is_plain_init(&self) -> bool {
         self.place.list == List::Init && !self.is_sidecar()
     }
 
-    /// Its name in a sentence.
+    /// Its name as quoted in a sentence.
     fn name(&self) -> String {
         words::quote(&self.container.name)
     }

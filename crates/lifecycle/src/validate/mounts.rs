@@ -1,4 +1,4 @@
-//! Volume mounts of a container.
+//! Checks the volume mounts of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PodSpec, VolumeMount};
 use super::{Site, container, words};
 use crate::source::{FieldPath, Finding, List};
 
-/// The most mounts for which similar volume names are suggested; a longer list was not written by hand.
+/// The most mounts for which similar volume names are suggested. Longer lists are not written by hand.
 const SUGGESTIONS_MAX: usize = 200;
 const PROPAGATIONS: [&str; 3] = ["None", "HostToContainer", "Bidirectional"];
 const RECURSIVE: [&str; 3] = ["Disabled", "IfPossible", "Enabled"];

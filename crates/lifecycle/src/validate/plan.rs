@@ -1,4 +1,4 @@
-//! Checks a plan: orders that never work, and stops that cannot finish in time.
+//! Checks a plan for orders that never work, and for stops that cannot finish in time.
 
 use k8s_openapi::api::core::v1::{Container, Probe};
 
@@ -50,7 +50,7 @@ impl View<'_> {
         }
     }
 
-    /// Where a gate was written.
+    /// The path of the field that adds a gate.
     fn origin(&self, of: &ContainerPlan, dialect: Option<Dialect>) -> FieldPath {
         match dialect {
             Some(Dialect::DependsOn) => self.graph_line(of),
@@ -58,14 +58,14 @@ impl View<'_> {
         }
     }
 
-    /// The annotation's line for a container.
+    /// The path of a container's line in the annotation.
     fn graph_line(&self, of: &ContainerPlan) -> FieldPath {
         let annotations = self.input.pod.metadata.annotations.as_ref();
         let text = annotations.and_then(|a| a.get(DEPENDS_ON)).map(String::as_str).unwrap_or_default();
         depends_on_place(text, &of.name)
     }
 
-    /// Well-known sidecars that are not marked, in a pod that should complete.
+    /// Reports well-known sidecars that are not marked, in a pod that should complete.
     fn forgotten(&self, out: &mut Vec<Finding>) {
         let found = forgotten_sidecars(&self.input.pod, self.plan);
         let containers: Vec<&ContainerPlan> = found.into_iter().map(|i| &self.plan.containers[i]).collect();
@@ -97,7 +97,8 @@ impl View<'_> {
         out.push(finding);
     }
 
-    /// The most common mistake: a native sidecar with only a readiness probe, which no container waits for.
+    /// Reports the most common mistake: a native sidecar has only a readiness probe, but containers wait only
+    /// for its startup.
     fn readiness_is_no_gate(&self, out: &mut Vec<Finding>, index: usize) {
         let sidecar = &self.plan.containers[index];
         let gates = || self.plan.containers.iter().flat_map(|c| &c.gates).filter(|g| g.on == index);
@@ -118,7 +119,7 @@ impl View<'_> {
         }
     }
 
-    /// Where a container's restart policy was written.
+    /// The path of a container's restart policy.
     fn policy_path(&self, of: &ContainerPlan) -> FieldPath {
         match self.container(of.place).map(|c| c.restart_policy.is_some()) {
             Some(true) => of.place.path().field("restartPolicy"),
@@ -165,7 +166,7 @@ impl View<'_> {
         }
     }
 
-    /// A gate on the readiness of a container that obviously runs to completion (LP-28, D10).
+    /// The finding for a gate on the readiness of a container that obviously runs to completion (LP-28, D10).
     fn ends(&self, waits: &ContainerPlan, gate: &Gate, target: &ContainerPlan) -> Finding {
         let path = self.origin(waits, gate.dialect);
         let (who, on) = (words::quote(&waits.name), words::quote(&target.name));
@@ -193,8 +194,8 @@ impl View<'_> {
         )
     }
 
-    /// A sidecar's preStop hook that runs before the mains are stopped, and takes all the time that they have: the
-    /// work-around of service meshes that Kubernetes without sidecars needs.
+    /// Reports a sidecar's preStop hook that runs before the mains are stopped and uses up their grace
+    /// period. Such hooks are a work-around of service meshes for Kubernetes without sidecars.
     fn first_hook(&self, out: &mut Vec<Finding>, sidecar: &ContainerPlan) {
         let grace = self.plan.grace_ms;
         if sidecar.pre_stop_when != PreStopWhen::FirstAndOwnTurn || grace == 0 {
@@ -234,7 +235,7 @@ impl View<'_> {
         );
     }
 
-    /// Restart settings that never have an effect.
+    /// Reports restart settings that never have an effect.
     fn restarts(&self, out: &mut Vec<Finding>, container: &ContainerPlan) {
         for &on in &container.restart_with {
             let Some(target) = self.plan.containers.get(on).filter(|t| t.role == Role::Init) else {
@@ -262,7 +263,7 @@ impl View<'_> {
         }
     }
 
-    /// Probes that a gate depends on and that cannot pass.
+    /// Reports probes that a gate depends on, but that cannot pass.
     fn probes(&self, out: &mut Vec<Finding>) {
         for (index, target) in self.plan.containers.iter().enumerate() {
             let Some(container) = self.container(target.place) else { continue };
@@ -297,7 +298,7 @@ impl View<'_> {
         }
     }
 
-    /// A pod that completes with its primary container, which never completes.
+    /// Reports a primary container that never completes, and with it the pod.
     fn completion(&self, out: &mut Vec<Finding>) {
         let others = self.plan.containers.iter().any(|c| c.role == Role::Main && !c.keeps_alive);
         let mut keepers = self.plan.containers.iter().filter(|c| c.keeps_alive).peekable();
@@ -315,15 +316,15 @@ impl View<'_> {
         }
     }
 
-    /// Containers that cannot start before the pod's deadline, because the probes they wait for are delayed
-    /// too long.
+    /// Reports containers that cannot start before the pod's deadline, because the probes they wait for have
+    /// a long delay.
     fn deadline(&self, out: &mut Vec<Finding>) {
         let Some(deadline) = self.plan.active_deadline_ms else { return };
         let containers = &self.plan.containers;
         let edges: Vec<Vec<usize>> =
             containers.iter().map(|c| c.gates.iter().map(|g| g.on).collect()).collect();
         let edges: Vec<&[usize]> = edges.iter().map(Vec::as_slice).collect();
-        // A cycle, or a gate on a missing container, has been refused already.
+        // A cycle, or a gate on a missing container, has already been refused.
         if edges.iter().any(|e| e.iter().any(|&on| on >= containers.len())) {
             return;
         }
@@ -336,7 +337,7 @@ impl View<'_> {
                 .max()
                 .unwrap_or(0);
         }
-        // Only the first one that is too late is reported.
+        // Only the first container that is too late is reported.
         let late = (0..containers.len()).filter(|&c| earliest[c] >= deadline && deadline > 0);
         if let Some(c) = late.min_by_key(|&c| earliest[c]) {
             let slowest = containers[c].gates.iter().max_by_key(|g| least_ms(&containers[g.on], g.need));
@@ -357,7 +358,7 @@ impl View<'_> {
         }
     }
 
-    /// More stop stages than fit in the grace period.
+    /// Reports more stop stages than fit into the grace period.
     fn stop_chain(&self, out: &mut Vec<Finding>) {
         let containers = &self.plan.containers;
         let mut depth = vec![0u64; containers.len()];
@@ -389,7 +390,7 @@ impl View<'_> {
     }
 }
 
-/// The minimum time from a container's start until a gate on it can open.
+/// The shortest time from a container's start until a gate on it can open.
 fn least_ms(c: &ContainerPlan, need: Need) -> u64 {
     let delay = |kind| c.probe(kind).map_or(0, |p| p.initial_delay_ms);
     let hook = c.post_start.and_then(|h| h.sleep_ms).unwrap_or(0);
@@ -407,17 +408,17 @@ fn least_ms(c: &ContainerPlan, need: Need) -> u64 {
     }
 }
 
-/// Programs that do one thing and end.
+/// Programs that do one thing and then end.
 const SHORT: [&str; 17] = [
     ":", "chmod", "chown", "cp", "date", "echo", "exit", "false", "ln", "ls", "mkdir", "mv", "printf", "rm",
     "test", "touch", "true",
 ];
 
-/// Whether a container's command obviously runs to completion. False if in doubt.
+/// Whether a container's command obviously runs to completion. In doubt, false.
 fn surely_ends(c: &Container) -> bool {
     let command = c.command.as_deref().unwrap_or_default();
     if command.is_empty() {
-        // The image's entry point decides what the arguments mean.
+        // The image's entry point determines what the arguments mean.
         return false;
     }
     let words: Vec<&str> = command.iter().chain(c.args.iter().flatten()).map(String::as_str).collect();

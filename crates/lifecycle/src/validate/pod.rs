@@ -1,4 +1,4 @@
-//! The pod itself: metadata and the fields of its spec outside of containers.
+//! Checks the pod itself: its metadata, and the fields of its spec outside of containers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, spec: &PodSpec) {
     dns(out, spec);
 }
 
-/// What is wrong with the name of an object.
+/// Why a text is not a valid name of an object, if it is not.
 pub fn validate_name(kind: &str, name: &str) -> Option<Finding> {
     let fault = words::dns_subdomain_fault(name)?;
     let kind = if kind == "Pod" { "pod" } else { kind };
@@ -187,7 +187,7 @@ fn dns(out: &mut Vec<Finding>, spec: &PodSpec) {
     }
 }
 
-/// The number of containers, and that their names are unique (R8.1, R8.2).
+/// Checks the number of containers, and that their names are unique (R8.1, R8.2).
 pub(super) fn check_lists(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     if spec.containers.is_empty() {
         let finding = Finding::error("R8.1", FieldPath::spec("containers"), "the pod has no containers");

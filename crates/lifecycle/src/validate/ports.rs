@@ -1,4 +1,4 @@
-//! Ports: numbers, names and conflicts (R8.26, G-41).
+//! Checks ports: numbers, names and conflicts (R8.26, G-41).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,18 +29,18 @@ impl Port<'_> {
         self.port.host_port.filter(|&n| n != 0)
     }
 
-    /// The requested host address; `None` is all of them.
+    /// The requested host address; `None` for all addresses.
     fn host_ip(&self) -> Option<&str> {
         let ip = self.port.host_ip.as_deref().unwrap_or_default();
         (!["", "0.0.0.0", "::"].contains(&ip)).then_some(ip)
     }
 
-    /// Whether both use the same host address.
+    /// Whether both ports use the same host address.
     fn same_host(&self, other: &Port<'_>) -> bool {
         self.host_ip().is_none() || other.host_ip().is_none() || self.host_ip() == other.host_ip()
     }
 
-    /// Whether both containers can run at the same time.
+    /// Whether the containers of both ports can run at the same time.
     fn together(&self, other: &Port<'_>) -> bool {
         let long = |p: &Port<'_>| !p.site.is_plain_init();
         self.site.place == other.site.place || (long(self) && long(other))
@@ -56,7 +56,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
             ports.map(move |(i, port)| Port { site, path: site.at("ports").index(i), port })
         })
         .collect();
-    // Only ports of the same number and protocol are compared, so that long lists stay cheap.
+    // Only ports with the same number and protocol are compared, so that long lists stay fast.
     let mut by_host: BTreeMap<(i32, &str), Vec<&Port<'_>>> = BTreeMap::new();
     let mut by_number: BTreeMap<(i32, &str), Vec<&Port<'_>>> = BTreeMap::new();
     let mut by_name: BTreeMap<(ContainerRef, &str), &Port<'_>> = BTreeMap::new();
@@ -72,7 +72,7 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) 
         } else if let Some(first) = number.iter().find(|b| b.together(port)) {
             out.push(container_port_clash(port, first));
         }
-        // One of each kind is enough to find the next conflict.
+        // One port of each kind is enough to find the next conflict.
         if clash.is_none()
             && let Some(host) = host
         {
@@ -149,7 +149,7 @@ fn name<'p>(
 fn host_port_clash(port: &Port<'_>, first: &Port<'_>) -> Finding {
     let with_sidecar = port.site.is_sidecar() != first.site.is_sidecar()
         || (port.site.is_sidecar() && port.site.place != first.site.place);
-    // The API server misses conflicts with sidecars; the host does not.
+    // The API server does not detect conflicts with sidecars, but they fail on the host.
     let code = if with_sidecar { "G-41" } else { "R8.26" };
     let n = port.host_port().unwrap_or_default();
     let protocol = port.protocol();
@@ -162,7 +162,7 @@ fn host_port_clash(port: &Port<'_>, first: &Port<'_>) -> Finding {
             port.site.name()
         )
     };
-    // On the host network the host port may be a default that is not in the manifest.
+    // With hostNetwork, the host port may be a default that is not in the manifest.
     Finding::error(code, port.path.clone().field("hostPort"), message)
         .related(first.path.clone().field("hostPort"), "the port is first taken here")
         .hint("give one of them another port")

@@ -1,4 +1,4 @@
-//! Probes: numbers and handler (docs/internals/spec/kubelet-lifecycle.md section 6.1, R8.14 to R8.17).
+//! Checks probes: numbers and handler (docs/internals/spec/kubelet-lifecycle.md section 6.1, R8.14 to R8.17).
 
 use k8s_openapi::api::core::v1::Probe;
 
@@ -7,7 +7,7 @@ use crate::plan::ProbeKind;
 use crate::source::{FieldPath, Finding, List};
 
 pub(super) fn check(out: &mut Vec<Finding>, site: &Site<'_>, sites: &[Site<'_>]) {
-    // R8.4 and R8.29 have reported it already.
+    // R8.4 and R8.29 have already reported it.
     if site.is_plain_init() || site.place.list == List::Ephemeral {
         return;
     }

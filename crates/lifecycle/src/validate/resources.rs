@@ -1,4 +1,4 @@
-//! Requests and limits.
+//! Checks requests and limits.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn requirements(out: &mut Vec<Finding>, path: FieldPath, resources: &
     let requests = resources.requests.as_ref().unwrap_or(&empty);
     let limits = resources.limits.as_ref().unwrap_or(&empty);
     let parsed_limits = list(out, &path.clone().field("limits"), limits);
-    // Requests that were not written are copies of the limits: one message is enough.
+    // Requests that the author did not write are copies of the limits. One message is enough.
     let own: BTreeMap<String, Quantity> = requests
         .iter()
         .filter(|(name, quantity)| limits.get(*name) != Some(quantity))
@@ -58,7 +58,7 @@ pub(super) fn requirements(out: &mut Vec<Finding>, path: FieldPath, resources: &
     }
 }
 
-/// Checks one list and returns the valid entries.
+/// Checks one list, and returns its valid entries.
 fn list(
     out: &mut Vec<Finding>,
     path: &FieldPath,
@@ -78,7 +78,7 @@ fn list(
     parsed
 }
 
-/// A quantity that must be valid and not negative.
+/// Checks that a quantity is valid and not negative.
 pub(super) fn quantity(
     out: &mut Vec<Finding>,
     code: &'static str,

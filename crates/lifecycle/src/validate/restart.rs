@@ -1,4 +1,4 @@
-//! Restart policies and rules of containers (R8.5 to R8.13), and resize policies (R8.24, R8.25).
+//! Checks restart policies and rules of containers (R8.5 to R8.13), and resize policies (R8.24, R8.25).
 
 use k8s_openapi::api::core::v1::{ContainerRestartRule, PodSpec};
 
@@ -60,8 +60,8 @@ fn policy(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
     }
 }
 
-/// `Always` makes only an init container a sidecar. A container with rules must have a policy, so there it is
-/// meant.
+/// Warns about `Always` in `containers`: only an init container becomes a sidecar with it. A container with
+/// rules must have a policy, so there it is no mistake.
 fn not_a_sidecar(out: &mut Vec<Finding>, site: &Site<'_>, gates: &FeatureGates) {
     let c = &site.container;
     let has_rules = c.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty());

@@ -1,4 +1,4 @@
-//! Security contexts and sysctls.
+//! Checks security contexts and sysctls.
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext, Sysctl,
@@ -53,7 +53,7 @@ const CAPABILITIES: [&str; 42] = [
     "SYS_TTY_CONFIG",
     "WAKE_ALARM",
 ];
-/// Number of ids in a pod's user namespace.
+/// The number of ids in a pod's user namespace.
 pub const NAMESPACE_IDS: i64 = 65_536;
 /// The longest name of a sysctl that Kubernetes accepts.
 const SYSCTL_BYTES_MAX: usize = 253;
@@ -140,8 +140,8 @@ pub(super) fn check(out: &mut Vec<Finding>, spec: &PodSpec, site: &Site<'_>) {
     }
 }
 
-/// A user namespace of the pod's own has no power over namespaces of the host: the API server refuses both
-/// together too.
+/// Refuses a user namespace together with namespaces of the host, over which it has no power. The API server
+/// refuses this too.
 fn host_namespaces(out: &mut Vec<Finding>, spec: &PodSpec) {
     if spec.host_users != Some(false) {
         return;
@@ -187,7 +187,8 @@ fn id(out: &mut Vec<Finding>, spec: &PodSpec, path: FieldPath, what: &str, value
     }
 }
 
-/// `runAsNonRoot` and `runAsUser: 0`; each may be the pod's or the container's, the container's wins.
+/// Refuses `runAsNonRoot` with `runAsUser: 0`. Both can be set in the pod or in the container; the
+/// container's value takes precedence.
 fn root(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, context: &SecurityContext) {
     let pod = spec.security_context.as_ref();
     let pod_path = FieldPath::spec("securityContext");
@@ -207,7 +208,7 @@ fn root(out: &mut Vec<Finding>, spec: &PodSpec, path: &FieldPath, context: &Secu
         )
         .related(non_root_at.clone().field("runAsNonRoot"), "root is forbidden here")
         .hint("give another user, or remove runAsNonRoot");
-        // A conflict inside the pod's own context affects every container: report it once.
+        // A conflict in the pod's own context affects every container, but is reported once.
         if !out.contains(&finding) {
             out.push(finding);
         }
@@ -253,7 +254,7 @@ fn capability(out: &mut Vec<Finding>, path: FieldPath, name: &str) {
     let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
     let text = format!("capability {} is not known", words::quote(name));
     let finding = match CAPABILITIES.contains(&bare) {
-        // It works here, but not on every cluster.
+        // It works here, but not in every cluster.
         true => Finding::warning("security", path, text),
         false => Finding::error("security", path, text),
     };
@@ -287,8 +288,8 @@ fn app_armor(out: &mut Vec<Finding>, path: &FieldPath, profile: Option<&AppArmor
     }
 }
 
-/// The embedded runtime does not label files, and a process label without them would only break the
-/// container.
+/// Refuses SELinux labels. The embedded runtime does not label files, and a process label without file labels
+/// would only break the container.
 fn selinux(out: &mut Vec<Finding>, path: &FieldPath, options: Option<&SELinuxOptions>) {
     if options.is_some() {
         let message = "seLinuxOptions is applied with `--runtime cri` only; the embedded runtime refuses it";
@@ -296,7 +297,7 @@ fn selinux(out: &mut Vec<Finding>, path: &FieldPath, options: Option<&SELinuxOpt
     }
 }
 
-/// AppArmor profiles set by annotation, the old way.
+/// Checks AppArmor profiles that are set by the old annotation.
 fn annotated_profiles(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]) {
     for (key, value) in input.pod.metadata.annotations.iter().flatten() {
         let Some(name) = key.strip_prefix(APP_ARMOR_ANNOTATION) else { continue };

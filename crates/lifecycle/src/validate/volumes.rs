@@ -1,4 +1,4 @@
-//! Volumes: names, one source each, and a kind that is supported on this machine.
+//! Checks volumes: each has a valid name, one source, and a kind that is supported on this machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::source::{FieldPath, Finding};
 const SUPPORTED: &str =
     "emptyDir, hostPath, configMap, secret, downwardAPI, projected or persistentVolumeClaim";
 const PROJECTIONS: &str = "configMap, secret or downwardAPI";
-/// The longest name of a file.
+/// The longest file name.
 const NAME_BYTES_MAX: usize = 255;
 const HOST_PATH_TYPES: [&str; 8] =
     ["", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"];
@@ -57,7 +57,7 @@ fn name<'v>(
     }
 }
 
-/// Exactly one source, of a supported kind.
+/// Requires exactly one source, of a supported kind.
 fn kinds(out: &mut Vec<Finding>, path: &FieldPath, v: &Volume) {
     let supported = [
         ("emptyDir", v.empty_dir.is_some()),
@@ -214,7 +214,7 @@ fn projection(out: &mut Vec<Finding>, path: FieldPath, source: &VolumeProjection
         );
     }
     if let Some(token) = &source.service_account_token {
-        // Every pod taken from a cluster has one.
+        // Every pod exported from a cluster has such a volume.
         let message =
             format!("there will be no {}: there is no cluster to issue a token", words::quote(&token.path));
         out.push(
@@ -322,7 +322,7 @@ fn downward_items(
     }
 }
 
-/// An unused volume usually means a forgotten mount.
+/// Warns about an unused volume, which usually means a forgotten mount.
 fn unused(out: &mut Vec<Finding>, spec: &PodSpec, sites: &[Site<'_>]) {
     let used: BTreeSet<&str> = sites
         .iter()

@@ -1,4 +1,4 @@
-//! Checks of names, and suggestions for typos.
+//! Checks of names, quotes for messages, and suggestions for typos.
 
 pub(super) use outrigger_text::name::{
     as_dns_label, dns_label_fault, dns_subdomain_fault, port_name_fault, qualified_name_fault, value_fault,
@@ -6,14 +6,14 @@ pub(super) use outrigger_text::name::{
 
 use crate::source::{FieldPath, Finding};
 
-/// The most names to compare with a typo, and the longest: edit distance is quadratic.
+/// The most names that are compared with a typo, and the longest one. Edit distance takes quadratic time.
 const CANDIDATES_MAX: usize = 128;
 const CANDIDATE_BYTES_MAX: usize = 256;
 
-/// The longest quote of a user's value in a message.
+/// The longest part of a user's value that a message quotes.
 const QUOTE_CHARS_MAX: usize = 80;
 
-/// A value in a message: in backticks, control characters visible, shortened if long.
+/// Quotes a value for a message: in backticks, with visible control characters, shortened if it is long.
 pub(super) fn quote(value: &str) -> String {
     let mut text: String = value.chars().take(QUOTE_CHARS_MAX).flat_map(char::escape_debug).collect();
     if value.chars().nth(QUOTE_CHARS_MAX).is_some() {
@@ -22,7 +22,7 @@ pub(super) fn quote(value: &str) -> String {
     format!("`{text}`")
 }
 
-/// `A`, `B` or `C`.
+/// Joins words as `A`, `B` or `C`.
 pub(super) fn any_of(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|w| quote(w)).collect();
     match quoted.as_slice() {
@@ -40,7 +40,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let lower = word.to_lowercase();
     let near = |c: &&'a str| {
         let distance = strsim::osa_distance(&lower, &c.to_lowercase());
-        // One or two letters are too few to guess from.
+        // Words of one or two letters are too short to guess from.
         let tells = word.len().max(c.len()) > 2 || distance == 0;
         (tells && distance <= (word.chars().count() / 3).max(1)).then_some((distance, *c))
     };
@@ -68,7 +68,7 @@ pub(super) fn not_one_of(
     }
 }
 
-/// Why a text is not a name of an environment variable.
+/// Why a text is not a valid name of an environment variable, if it is not.
 pub(super) fn env_name_fault(name: &str) -> Option<&'static str> {
     if name.contains('=') {
         return Some("must not contain `=`");
@@ -77,7 +77,7 @@ pub(super) fn env_name_fault(name: &str) -> Option<&'static str> {
         .then_some("must consist of printable ASCII characters")
 }
 
-/// Why a path could leave the directory it is meant for.
+/// Why a path could leave the directory that it is meant for, if it could.
 pub(super) fn local_path_fault(path: &str) -> Option<&'static str> {
     if path.starts_with('/') {
         return Some("must be relative");

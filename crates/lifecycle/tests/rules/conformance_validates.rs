@@ -1,5 +1,4 @@
-//! Every pod of the conformance suite runs on a real kubelet: none may be refused, neither as written nor as
-//! planned.
+//! Every pod of the conformance suite runs on a real kubelet, so neither the pod nor its plan may be refused.
 #![allow(clippy::disallowed_methods, reason = "the cases are files")]
 
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ fn cases() -> Vec<PathBuf> {
     files
 }
 
-/// The pod of a case, its shorthands written out: `sh` is a shell command, `@port` a port.
+/// The pod of a case. Its shorthands are expanded: `sh` is a shell command, `@port` a port.
 fn pod(path: &Path) -> Pod {
     let name = path.file_stem().unwrap().to_string_lossy().into_owned();
     let text = std::fs::read_to_string(path).unwrap().replace("'@port'", "8080").replace("@port", "8080");
@@ -38,7 +37,7 @@ fn pod(path: &Path) -> Pod {
     pod
 }
 
-/// Replaces `sh: SCRIPT` by a command where a container has it, and by an exec action where a probe or hook has it.
+/// Replaces `sh: SCRIPT` by a command in a container, and by an exec action in a probe or hook.
 fn expand(value: &mut Value, is_container: bool) {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! depends-on and its options, and the dialects together.
+//! The depends-on dialect and its options, and combinations of dialects.
 
 use crate::common::{Play, annotated, planned, pod, refused};
 use outrigger_lifecycle::{Dialect, Event, FeatureGates, Need, Phase, ProbeKind, Role, Wait, plan};
@@ -30,7 +30,8 @@ pub(crate) fn ready(mut c: Value) -> Value {
     c
 }
 
-/// The same for mains beside a primary or a fatal one. A sidecar that counts like a main counts by its last exit.
+/// The same holds for mains beside a primary or a fatal one. A sidecar that counts like a main counts by its
+/// last exit.
 #[test]
 fn helpers_in_back_off_have_no_say() {
     let kep = json!({"name": "helper", "lifecycle": {"type": "Sidecar"}});
@@ -54,7 +55,7 @@ fn helpers_in_back_off_have_no_say() {
     }
 }
 
-/// A gate that one main has passed stays open for the others: a later exit of the sidecar does not affect
+/// A gate that one main has passed stays open for the others. A later exit of the sidecar does not affect
 /// them.
 #[test]
 fn a_gate_that_was_open_once_stays_open_for_the_others() {
@@ -83,8 +84,8 @@ fn a_gate_that_was_open_once_stays_open_for_the_others() {
     }
 }
 
-/// The result does not depend on how fast images are pulled: a container whose gates were all open starts
-/// when its image is there, whatever has happened to those it waited for.
+/// The result does not depend on how fast images are pulled. A container whose gates were all open starts
+/// when its image is present, even if the containers it waited for have ended.
 #[test]
 fn a_slow_pull_changes_nothing_about_an_open_gate() {
     let proxy = || ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -109,7 +110,7 @@ fn a_slow_pull_changes_nothing_about_an_open_gate() {
             assert_eq!(play.log(), ["start late"], "{what} {policy}");
         }
     }
-    // The slow image is that of another sidecar: the gate on the first one was open, too.
+    // The image of another sidecar is slow. The gate on the first sidecar was open too.
     let slow = json!({"name": "slow", "lifecycle": {"type": "Sidecar"}});
     let two = json!({"restartPolicy": "Never", "containers": [proxy(), slow, c("app")]});
     let mut play = Play::of_late(&pod(two), "slow");
@@ -140,7 +141,7 @@ fn a_gate_that_was_never_open_ends_the_pod() {
     assert_eq!(play.log(), ["stop GateNeverOpens { container: 2, on: 0 }", "term app"]);
 }
 
-/// A main that finished in a lost sandbox has not passed a gate of the next one.
+/// A main that finished in a lost sandbox has not passed a gate in the next one.
 #[test]
 fn a_gate_of_a_lost_sandbox_says_nothing_of_the_next() {
     let proxy = ready(json!({"name": "proxy", "lifecycle": {"type": "Sidecar"}}));
@@ -183,7 +184,7 @@ fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
             assert_eq!(phase_of(&play).name(), "Failed", "{what} {policy}");
         }
     }
-    // Where the fence does not stop containers, the main keeps running, and only its restart can become
+    // If the fence does not stop containers, the main keeps running, and only its restart can become
     // impossible.
     let start = json!({"outrigger.dev/fence": "start"});
     let mut play = Play::of(&annotated(start.clone(), spec("OnFailure")));
@@ -199,7 +200,7 @@ fn a_fence_around_a_sidecar_that_ended_for_good_ends_the_pod() {
     assert_eq!(phase_of(&play).name(), "Succeeded", "finished mains wait for nothing");
 }
 
-/// Rejected and ignored marks: their meaning in places where they make no sense.
+/// Marks in places where they make no sense are refused or ignored.
 #[test]
 fn marks_where_they_make_no_sense() {
     let kep_init = pod(
@@ -220,7 +221,7 @@ fn marks_where_they_make_no_sense() {
         let findings = refused(&input);
         assert!(findings.iter().any(|f| f.code == code && f.hint.is_some()), "{what}: {findings:?}");
     }
-    // Marks on init containers that are just ignored: ST-1, LP-8.
+    // Marks on init containers are ignored: ST-1, LP-8.
     for (name, value, code) in [(KILL, "true", "ST-1"), (IMAGE, "x", "ST-1"), (PRIORITY, "7", "LP-8")] {
         let input = pod(json!({
             "restartPolicy": "Never", "initContainers": [env("i", &[(name, value)])], "containers": [c("a"), c("b")],
@@ -461,7 +462,7 @@ fn a_sidecar_that_is_standard_is_refused_with_both_lines() {
     }
 }
 
-/// A fence is for those who wait for a sidecar; a level of launch priority is none.
+/// A fence applies to containers that wait for a sidecar. A level of launch priority is not a sidecar.
 #[test]
 fn a_fence_without_effect_is_reported() {
     let fence = json!({"outrigger.dev/fence": "restart"});
@@ -475,8 +476,8 @@ fn a_fence_without_effect_is_reported() {
     assert!(!warned(fence, sidecar));
 }
 
-/// Whether a Job counts the restarts of a sidecar as failures: by default as Kubernetes does for native ones,
-/// and not for those of the other dialects.
+/// Whether a Job counts the restarts of a sidecar as failures. By default it counts those of native sidecars,
+/// as Kubernetes does, and not those of the other dialects.
 #[test]
 fn jobs_count_restarts_of_native_sidecars_only_unless_told() {
     let native =
@@ -524,7 +525,8 @@ fn circles_are_refused_with_both_sides() {
     }
 }
 
-/// The latest time of a signal is no later than what is known of the hooks and the grace periods before it.
+/// The latest time of a signal takes into account what is known about hooks and about the grace periods
+/// before it.
 #[test]
 fn the_latest_stop_counts_hooks_that_sleep_and_own_grace_periods() {
     let window = |annotations: Value, spec: Value, name: &str| {
@@ -565,7 +567,7 @@ fn bad_depends_on_lines_say_what_is_wrong() {
         let all = format!("{} {}", findings[0].message, findings[0].hint.clone().unwrap_or_default());
         assert!(all.contains(part), "{text:?}: {all}");
     }
-    // Only a main can be primary, whoever made the container something else.
+    // Only a main can be primary, whichever dialect changed the container's role.
     let primary = json!({DEPENDS_ON: "app: none\nproxy: primary"});
     let native =
         json!({"initContainers": [{"name": "proxy", "restartPolicy": "Always"}], "containers": [c("app")]});
@@ -587,7 +589,7 @@ fn bad_depends_on_lines_say_what_is_wrong() {
         assert!(findings[0].path.to_string().ends_with("depends-on][1]"), "{findings:?}");
         assert_eq!(findings[0].related[0].0.to_string(), mark, "{findings:?}");
     }
-    // With two similar letters there is no way to guess.
+    // Names of one letter are too short to guess from.
     let letters = annotated(json!({DEPENDS_ON: "a: b"}), json!({"containers": [c("a"), c("c")]}));
     assert_eq!(refused(&letters)[0].hint.as_deref(), Some("the containers are a, c"));
     // Each entry has its own position.
@@ -629,7 +631,7 @@ fn unknown_and_bad_options_are_reported() {
     }
 }
 
-/// Every pair of dialects in one pod: the waves of starts and stops.
+/// Every pair of dialects in one pod: the order of starts and of stops.
 #[test]
 fn dialects_meet() {
     let native = || json!({"name": "native", "restartPolicy": "Always"});

@@ -1,5 +1,4 @@
-//! Small rules at the edges of others: each test here fails when one condition, number or match arm of the
-//! engine is changed.
+//! Rules for rare situations. Each test fails if one condition, number or match arm of the engine is changed.
 
 use crate::common::{Play, annotated, exit, input, planned, pod, refused};
 use outrigger_lifecycle::{
@@ -64,7 +63,7 @@ impl Bare {
         bare
     }
 
-    /// The actions requested now.
+    /// The actions that are requested now.
     fn step(&mut self) -> Vec<Action> {
         self.engine.step(self.now, &mut self.out);
         self.out.actions.clone()
@@ -80,7 +79,7 @@ impl Bare {
         self.step()
     }
 
-    /// Sandbox and images are ready.
+    /// The pod after its sandbox and images are ready.
     fn ready(input: &PodInput) -> Bare {
         let mut bare = Bare::of(input);
         for container in 0..bare.engine.plan().containers.len() {
@@ -105,7 +104,7 @@ fn a_sandbox_that_cannot_be_made_is_tried_again_more_and_more_slowly() {
     for wait in [500, 1_000, 2_000] {
         assert!(!created(&bare.tell(failed())));
         assert_eq!(bare.out.wake, Some(bare.now + wait));
-        // Repeating it changes nothing.
+        // A repeated event changes nothing.
         bare.tell(failed());
         assert_eq!(bare.out.wake, Some(bare.now + wait));
         assert!(!created(&bare.pass(wait - 1)) && created(&bare.pass(1)), "after {wait} ms");
@@ -143,8 +142,8 @@ fn an_image_that_cannot_be_pulled_is_pulled_again_r1_69() {
     assert!(!pulled(&bare.pass(9_999)) && pulled(&bare.pass(1)));
 }
 
-/// R1.7 lets a main start beside one whose image cannot be pulled; that image is pulled again after a while (R1.69),
-/// which is nothing to a main that has run: it restarts at once (R1.60).
+/// R1.7 lets a main start beside one whose image cannot be pulled. That image is pulled again after a while
+/// (R1.69). This does not affect a main that has run, which restarts at once (R1.60).
 #[test]
 fn a_main_that_has_run_does_not_wait_for_the_image_of_another_r1_7() {
     let mut p = Play::of_late(&pod(json!({"containers": [c("late"), c("second")]})), "late");
@@ -176,7 +175,7 @@ fn only_its_own_rule_restarts_all_r2_40() {
         p.exit("main", code);
         assert_eq!(p.log.contains(&"term other".to_owned()), all, "{action} {code}");
     }
-    // A killed container did not exit by itself, whatever its code.
+    // A container that was killed did not exit by itself, even with a matching code.
     let mut p = Play::of(&ruled("RestartAllContainers"));
     p.probed("main", ProbeKind::Liveness, true);
     p.pass(1_000);
@@ -186,8 +185,8 @@ fn only_its_own_rule_restarts_all_r2_40() {
     assert!(!p.log().contains(&"term other".to_owned()));
 }
 
-/// A container whose restart was refused when everything starts over has still run: the next instance gets a
-/// new number.
+/// A container whose restart was refused before everything starts over has still run, so the next instance
+/// gets a new number.
 #[test]
 fn numbers_are_not_used_twice_when_everything_begins_again() {
     let mut bare = Bare::ready(&pod(json!({"containers": [c("a")]})));
@@ -284,7 +283,7 @@ fn started_is_not_ready() {
     assert_eq!(p.wait("a"), None);
 }
 
-/// A container that succeeds before it counted as started has done its work; one that fails has not.
+/// A container that succeeds before it counts as started opens the gate. One that fails does not.
 #[test]
 fn a_gate_for_started_looks_at_how_it_ended() {
     for (code, log) in [(0, "start app"), (1, "stop GateNeverOpens { container: 1, on: 0 }")] {
@@ -309,12 +308,12 @@ fn a_gate_of_every_start_asks_for_now() {
     assert!(!open(&Gate { every_start: true, ..gate }));
 }
 
-/// Which containers passed, and which gate.
+/// A gate stays open for containers that wait for the same state of the same container.
 #[test]
 fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     let proxy = || probed(c("proxy"), "readinessProbe");
     let late = || json!({"name": "late"});
-    // The one that passed has already exited.
+    // The container that passed the gate has already exited.
     let mut p = Play::of_late(
         &graph(
             "app: proxy ready; late: proxy ready",
@@ -328,7 +327,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     p.log();
     p.image_arrives("late");
     assert_eq!(p.log(), ["start late"]);
-    // It is being started.
+    // The container that passed the gate is being started.
     let input = graph(
         "app: proxy ready; late: proxy ready",
         json!({"restartPolicy": "Never", "containers": [proxy(), c("app"), late()]}),
@@ -347,7 +346,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     assert!(matches!(bare.obs().containers[1].state, State::Starting { .. }));
     let actions = bare.tell(Event::Exited { container: 0, attempt: 0, exit: exit(1, bare.now) });
     assert!(!actions.iter().any(|a| matches!(a, Action::BeginStop { .. })), "{actions:?}");
-    // Another condition on the same container is another gate.
+    // A gate for another state of the same container is another gate.
     let mut p = Play::of_late(
         &graph(
             "app: proxy started; late: proxy ready",
@@ -359,7 +358,7 @@ fn a_gate_stays_open_for_those_who_wait_for_the_same() {
     assert!(p.log().contains(&"stop GateNeverOpens { container: 2, on: 0 }".to_owned()));
 }
 
-/// A container that is being started has passed its gates, whatever happens to their containers.
+/// A container that is being started has passed its gates, so nothing that happens to the others matters.
 #[test]
 fn a_start_under_way_is_not_hopeless() {
     let input = annotated(
@@ -427,7 +426,8 @@ fn hooks_run_for_every_instance_r7_5() {
     assert_eq!(p.log(), ["start a", "postStart a"]);
 }
 
-/// E028: liveness kills make no sense when everything that keeps the pod alive is already stopping for good.
+/// E028: a liveness probe must not kill anything while everything that keeps the pod alive is already
+/// stopping for good.
 #[test]
 fn sidecars_are_left_alone_while_the_last_main_is_killed() {
     for (policy, killed) in [("Never", false), ("OnFailure", true)] {
@@ -458,7 +458,7 @@ fn an_image_that_changes_during_a_stop_is_ignored_r3_46() {
     assert_eq!(p.container("a").image, Image::Present);
 }
 
-/// The recorded cause of an exit.
+/// `killed_for` records why an instance was stopped, unless it exited before it was told to.
 #[test]
 fn who_was_told_to_go_did_not_go_by_himself() {
     let killed_for = |p: &Play| p.container("a").exit.as_ref().unwrap().killed_for;
@@ -466,7 +466,7 @@ fn who_was_told_to_go_did_not_go_by_himself() {
         let a = probed(c("a"), "livenessProbe");
         pod(json!({"restartPolicy": "Never", "containers": [if hook { hooked(a, "preStop") } else { a }]}))
     };
-    // By a signal, by its hook, by KILL alone.
+    // It was told to stop by a signal, by its hook, or by KILL alone.
     let mut p = Play::of(&input(false));
     p.stop(None);
     p.exit("a", 0);
@@ -478,14 +478,14 @@ fn who_was_told_to_go_did_not_go_by_himself() {
     let mut p = Play::of(&input(false));
     p.stop(Some(0));
     assert_eq!(killed_for(&p), Some(KillReason::PodStop), "killed");
-    // Stopped on its own, even before the signal.
+    // It is stopped on its own, and exits before the signal.
     let mut p = Play { quick_hooks: false, ..Play::of(&input(true)) };
     p.probed("a", ProbeKind::Liveness, true);
     p.pass(1_000);
     p.probed("a", ProbeKind::Liveness, false);
     p.exit("a", 0);
     assert_eq!(killed_for(&p), Some(KillReason::Liveness));
-    // Before the signal, while it waits for its turn.
+    // It exits before the signal, while it waits for its turn.
     let mut p = Play::of(&graph("b: a", json!({"restartPolicy": "Never", "containers": [c("a"), c("b")]})));
     p.stop(None);
     p.exit("a", 0);
@@ -502,7 +502,7 @@ fn a_second_request_only_shortens_g16() {
     assert_eq!(p.engine.observation().stop, before, "the same end");
     p.stop(Some(60_000));
     assert_eq!(p.engine.observation().stop, before, "a later end");
-    // Zero kills even when the grace period has just ended and only the 2 s are left.
+    // A grace period of zero kills even when the old grace period has just ended and only the 2 s are left.
     let mut p = Play::of(&pod(json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]})));
     p.stop(None);
     p.pass(1_000);
@@ -544,7 +544,7 @@ fn a_start_without_an_answer_does_not_outlive_the_stop() {
     assert!(!bare.pass(6_999).contains(&kill) && bare.pass(1).contains(&kill));
 }
 
-/// The runtime is told when KILL follows: at least 2 s after the signal.
+/// The runtime is told when KILL follows, which is at least 2 s after the signal.
 #[test]
 fn a_late_signal_leaves_two_seconds_r3_16() {
     let mut p = Play {
@@ -574,7 +574,7 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     assert_eq!(p.log(), ["firstPreStop s"]);
     p.pass(1);
     assert_eq!(p.log(), ["term app"]);
-    // The mains exit by themselves: the running hook is awaited, and then the second one runs.
+    // The mains exit by themselves. The running hook is awaited, and then the second one runs.
     let mut p = Play { quick_hooks: false, ..Play::of(&input) };
     p.stop(None);
     p.log();
@@ -590,7 +590,7 @@ fn first_hooks_hold_the_mains_no_longer_than_the_grace() {
     assert_eq!(p.log(), ["kill app", "term s"]);
 }
 
-/// With a reserve the hook may continue, but the mains do not wait for it beyond their own part of the grace
+/// With a reserve the hook may continue, but the mains wait for it only during their own part of the grace
 /// period.
 #[test]
 fn first_hooks_hold_the_mains_no_longer_than_their_part_of_the_grace() {
@@ -620,8 +620,7 @@ fn zero_grace_gives_up_the_hook_that_runs() {
 
 // Dialects.
 
-/// In a graph a main may not depend on a helper: the helper still outlives the main, unless it depends on the
-/// main.
+/// In a graph, a helper outlives a main that does not depend on it, unless the helper depends on the main.
 #[test]
 fn helpers_of_a_graph_outlive_the_mains() {
     for (text, stops) in [
@@ -683,7 +682,8 @@ fn a_circle_shows_where_each_order_was_written() {
     assert!(circle.related.iter().all(|(_, text)| text.contains("(depends-on)")), "{:?}", circle.related);
 }
 
-/// A name is only suggested if it is similar: one letter, and one more for every four of the name.
+/// A name is suggested only if it is similar: one letter may differ, and one more for every four letters of
+/// the name.
 #[test]
 fn only_near_names_are_suggested() {
     for (name, written, near) in [
@@ -693,7 +693,7 @@ fn only_near_names_are_suggested() {
         ("gateways", "zzz", false),
         ("abc", "abd", true),
         ("abc", "add", false),
-        // Two letters are too few to guess from.
+        // Words of two letters are too short to guess from.
         ("ab", "ac", false),
         ("ab", "abc", true),
     ] {
@@ -775,7 +775,7 @@ fn gates_decide_which_policies_and_rules_are_read() {
     assert_eq!(read(no_all), [row("Always", 0), row("Never", 1), row("Never", 0), row("OnFailure", 0)]);
     let off = FeatureGates { container_restart_rules: false, ..on };
     assert_eq!(read(off), [row("Always", 0), row("OnFailure", 0), row("OnFailure", 0), row("OnFailure", 0)]);
-    // A sidecar by its list is one by the native dialect.
+    // An init container with `restartPolicy: Always` uses the native dialect.
     let plan = planned(&pod(json!({"initContainers": [native("s"), c("i")], "containers": [c("m")]})));
     let dialects: Vec<bool> = plan.containers.iter().map(|c| c.dialect.is_some()).collect();
     assert_eq!(dialects, [true, false, false]);
@@ -845,7 +845,7 @@ fn a_fence_stands_around_sidecars_only() {
     let one = graph("app: proxy fence, db", json!({"containers": [c("proxy"), c("db"), c("app")]}));
     assert_eq!(gates(&one, 2), [(0, Need::Ready, true), (1, Need::Started, false)]);
     assert_eq!(planned(&one).containers[2].fence, [0]);
-    // Launch priority only orders mains; a marked container is not a sidecar for a fence.
+    // Launch priority orders only mains, so a container with a priority is not a sidecar for a fence.
     let mains = fenced("start", json!({"containers": [env("hi", PRIORITY, "1"), c("lo")]}));
     assert_eq!(gates(&mains, 1), [(0, Need::Ready, false)]);
     let mut marked = annotated(

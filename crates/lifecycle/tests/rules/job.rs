@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const START: Time = Time(1_000_000_000);
 
-/// A Job by its spec; the template is added.
+/// A Job with this spec. The template is added.
 fn job(spec: Value) -> Job {
     let mut spec = spec;
     let policy = spec.as_object_mut().and_then(|s| s.remove("restartPolicy")).unwrap_or(json!("Never"));
@@ -21,7 +21,7 @@ fn job(spec: Value) -> Job {
     serde_json::from_value(object).expect("a Job")
 }
 
-/// A Job and its simulated environment, which carries out the decisions.
+/// A Job, and the pods that its decisions create and delete.
 struct World {
     plan: JobPlan,
     obs: JobObservation,
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// Decides and carries out the decision. Returns the pods created.
+    /// Makes a decision and carries it out. Returns the created pods.
     fn step(&mut self) -> Vec<PodOrder> {
         self.last = decide_job(&self.plan, &self.obs, self.now);
         for i in self.last.delete.clone() {
@@ -318,8 +318,8 @@ fn policy(rules: Value) -> Value {
     json!({"backoffLimit": 6, "parallelism": 2, "completions": 2, "podFailurePolicy": {"rules": rules}})
 }
 
-// The task "Handling retriable and non-retriable pod failures": FailJob by exit code of a named container ends the Job
-// without using up the back-off limit, with this very message.
+// The task "Handling retriable and non-retriable pod failures": a FailJob rule for the exit code of a named
+// container ends the Job with exactly this message, and does not use up the back-off limit.
 #[test]
 fn an_exit_code_can_fail_the_job() {
     let rules = json!([
@@ -384,7 +384,7 @@ fn an_exit_code_can_fail_its_index() {
     assert_eq!(world.finished(), Some((JobOutcome::Failed, "FailedIndexes")));
 }
 
-// A sidecar's exit code comes from being stopped; only a rule that names it considers it.
+// The exit code of a sidecar results from being stopped. Only a rule that names the sidecar considers it.
 #[test]
 fn rules_for_any_container_look_past_helpers() {
     let helper = |code| ContainerExit { container: "log".into(), code, is_helper: true };
@@ -442,8 +442,9 @@ fn a_suspended_job_makes_no_pods() {
     assert!(world.status.as_ref().is_some_and(|s| s.start_time.is_none()));
 }
 
-// podReplacementPolicy: "TerminatingOrFailed recreates pods as soon as they are terminating; Failed waits until they
-// are fully terminated". A pod that is going counts as failed with the first, and only once it failed with the second.
+// podReplacementPolicy: "TerminatingOrFailed recreates pods as soon as they are terminating; Failed waits
+// until they are fully terminated". A terminating pod counts as failed at once with the first policy, and
+// when it has failed with the second.
 #[test]
 fn a_deleted_pod_is_replaced_as_the_policy_says() {
     for (policy, at_once) in [(None, true), (Some("TerminatingOrFailed"), true), (Some("Failed"), false)] {
@@ -565,7 +566,7 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// A small random generator: the seed of a failing run is printed and gives the same run again.
+/// A small random generator. A failing test prints its seed, which repeats the same run.
 struct Dice(u64);
 
 impl Dice {
@@ -618,7 +619,7 @@ fn random_spec(dice: &mut Dice) -> Value {
     spec
 }
 
-/// One life of a random Job with random outcomes; the invariants are checked at every step.
+/// Runs a random Job with random outcomes, and checks the invariants at every step.
 fn live(seed: u64) {
     let mut dice = Dice(seed);
     let spec = random_spec(&mut dice);

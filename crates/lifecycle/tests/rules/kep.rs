@@ -1,4 +1,4 @@
-//! The KEP's rules, among them the seven end-to-end rows of its test plan.
+//! The KEP's rules, including the seven end-to-end rows of its test plan.
 
 use crate::common::{Play, annotated, input, pod, refused};
 use outrigger_lifecycle::{FeatureGates, ProbeKind, Role, Severity, phase, plan};
@@ -34,7 +34,7 @@ fn the_annotation_means_the_same_as_the_field() {
     let by_field = plan(&pod(spec(ready_sidecar("s1"))), &FeatureGates::default()).expect("a plan").plan;
     let mut plain = ready_sidecar("s1");
     plain.as_object_mut().expect("a container").remove("lifecycle");
-    // A native sidecar may be named, too: the operator has made it one.
+    // The annotation may name a native sidecar too: the operator may have made it one.
     let named = |names: &str| annotated(json!({"outrigger.dev/sidecars": names}), spec(plain.clone()));
     let by_name = plan(&named(" s1 ,net,s1,"), &FeatureGates::default()).expect("a plan").plan;
     assert_eq!(by_name.containers, by_field.containers);
@@ -44,7 +44,7 @@ fn the_annotation_means_the_same_as_the_field() {
     );
     assert!(refused(&named("s2"))[0].message.contains("there is no container `s2`"));
     assert!(refused(&named("app,s1"))[0].message.contains("every container is a sidecar"));
-    // As many names as fit into an annotation.
+    // The annotation has far more names than a pod has containers.
     assert!(refused(&named(&"x,".repeat(100_000))).len() <= 256);
 }
 
@@ -120,8 +120,8 @@ fn row_6_a_failed_sidecar_fails_the_pod_when_sidecars_count() {
     }
 }
 
-/// The test plan's row 6 with every restart policy it names. A sidecar that counts does so like a main: by its
-/// last exit. One that the policy retries is not the last, unless the pod ends before the retry.
+/// Row 6 of the test plan, with every restart policy it names. A sidecar that counts does so like a main, by
+/// its last exit. An exit that is retried is not the last one, unless the pod ends before the retry.
 #[test]
 fn row_6_the_last_exit_of_a_sidecar_counts() {
     enum Life {
@@ -199,7 +199,7 @@ fn sidecar_pre_stop_hooks_run_first_and_again() {
     assert_eq!(p.log(), ["term s1"]);
 }
 
-/// The same order when the whole pod restarts, because someone asked for it or because of a rule (R2.40).
+/// The order is the same when the whole pod restarts, on request or because of a rule (R2.40).
 #[test]
 fn sidecar_pre_stop_hooks_run_first_when_the_whole_pod_restarts() {
     let mut s = sidecar("s1");
@@ -229,8 +229,8 @@ fn sidecar_pre_stop_hooks_run_first_when_the_whole_pod_restarts() {
     }
 }
 
-/// A sidecar that is already being stopped for itself does not run its hook once more, and mains do not wait
-/// for a hook that will not run.
+/// A sidecar that is already being stopped on its own does not run its hook again, and mains do not wait for
+/// a hook that will not run.
 #[test]
 fn a_sidecar_that_is_already_stopping_holds_no_main_back() {
     let mut s = sidecar("s1");

@@ -1,4 +1,4 @@
-//! Marks in odd places: on every container, on init containers, or blank.
+//! Marks of dialects in unusual places: on every container, on init containers, or blank.
 
 use outrigger_lifecycle::{Action, Decision, FeatureGates, Observation, Role, Time, decide, plan};
 use serde_json::{Value, json};
@@ -40,14 +40,14 @@ fn a_pod_of_sidecars_only_is_refused_st_9() {
 
 #[test]
 fn marks_on_init_containers_do_nothing_or_are_refused() {
-    // The terminator and launch priority only apply to mains, and warn otherwise.
+    // The terminator and launch priority apply only to mains. On other containers they cause warnings.
     let spec = json!({"restartPolicy": "Never", "initContainers": [marked("i", "true")], "containers": [{"name": "a"}]});
     assert_eq!(warnings(spec.clone()), ["ST-1"]);
     assert_eq!(planned(&pod(spec)).containers[0].role, Role::Init);
     let mut init = marked("i", "1");
     init["env"][0]["name"] = json!("KRUISE_CONTAINER_LAUNCH_PRIORITY");
     assert_eq!(warnings(json!({"initContainers": [init], "containers": [{"name": "a"}]})), ["LP-8"]);
-    // `lifecycle.type` has no meaning there.
+    // `lifecycle.type` has no meaning on an init container.
     let typed = json!({"name": "i", "lifecycle": {"type": "Sidecar"}});
     for (policy, hint) in [
         (json!(null), "write `restartPolicy: Always` instead"),
@@ -71,7 +71,7 @@ fn blank_marks_are_no_marks() {
     }
     let empty = json!({"restartPolicy": "Never", "containers": [{"name": "a"}, {"name": "b", "env": [{"name": KILL}]}]});
     assert_eq!(planned(&pod(empty)).containers[1].role, Role::Main);
-    // An empty type counts as absent; any other must be one of the two valid ones.
+    // An empty type counts as absent. Any other must be one of the two valid ones.
     let typed = |text: &str| {
         let blank = json!({"name": "b", "lifecycle": {"type": text}});
         pod(json!({"containers": [{"name": "a"}, blank]}))

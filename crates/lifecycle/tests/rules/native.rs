@@ -149,8 +149,8 @@ fn the_stop_is_the_start_backwards_r3_22() {
     assert!(p.over());
 }
 
-/// The worked timelines of section 3.5: (grace, stop seconds of R, last, middle, first) to the moments of the signals
-/// and of the KILLs.
+/// The worked timelines of section 3.5. Input: the grace period, and the seconds that R and the last, middle
+/// and first sidecar take to stop. Output: the times of the signals and of KILL.
 #[test]
 fn one_grace_is_shared_3_5() {
     struct Case {
@@ -189,7 +189,7 @@ fn one_grace_is_shared_3_5() {
         let mut signals = [None; 4];
         let mut kills = [None; 4];
         for second in 0..=10u64 {
-            // Simultaneous events are processed before time advances.
+            // Events at the same time are processed before time advances.
             for _ in 0..4 {
                 for line in p.log() {
                     let (what, who) = line.split_once(' ').unwrap();
@@ -265,7 +265,7 @@ fn jobs_complete_and_take_their_sidecars_along_r4_1() {
 
 #[test]
 fn completion_looks_at_mains_only_g20() {
-    // D1: the last sidecar is down and in back-off while another runs.
+    // D1: the last sidecar has ended and is in back-off while another one runs.
     let mut p = Play::of(&pod(json!({
         "restartPolicy": "Never",
         "initContainers": [sidecar("s0"), sidecar("s1")],
@@ -277,7 +277,7 @@ fn completion_looks_at_mains_only_g20() {
     p.log();
     p.exit("main", 0);
     assert_eq!(p.log()[1..], ["term s0"]);
-    // D2: it still waits for its startup probe.
+    // D2: the sidecar still waits for its startup probe.
     let mut p = Play::of(&pod(json!({
         "restartPolicy": "Never",
         "initContainers": [sidecar("s0"), probed(sidecar("s1"), "startupProbe", json!({"failureThreshold": 60}))],
@@ -516,7 +516,7 @@ fn a_volume_over_its_limit_ends_the_pod_r3_3_r5_21() {
     p.settle();
     assert_eq!(p.log(), ["stop VolumeFull { volume: 0 }", "term main"]);
     assert_eq!(p.engine.observation().stop.map(|s| s.grace_ms), Some(1_000));
-    // Removing data again does not prevent it.
+    // Deleting data again does not prevent the eviction.
     p.engine.handle(&measured(0), p.now);
     p.exit("main", 0);
     assert!(p.over());

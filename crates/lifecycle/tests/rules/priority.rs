@@ -1,4 +1,4 @@
-//! OpenKruise's launch priority: levels, and what they order.
+//! OpenKruise's launch priority: levels, and which containers they order.
 
 use crate::common::{Play, annotated, planned, pod, refused};
 use crate::dialects::{KILL, ORDERED, PRIORITY, PROPOSED, c, env, ready};
@@ -6,7 +6,7 @@ use outrigger_lifecycle::convert::levels_as_sidecars;
 use outrigger_lifecycle::{FeatureGates, Need, ProbeKind, Wait, plan};
 use serde_json::{Value, json};
 
-/// The levels containers start in: names that started together.
+/// The levels in which containers start. Containers of one level start together.
 fn levels(p: &mut Play, names: &[&str]) -> Vec<Vec<String>> {
     let mut levels = Vec::new();
     for _ in 0..names.len() {
@@ -68,7 +68,7 @@ fn a_level_waits_until_every_higher_level_is_ready_at_that_moment_lp_23_lp_26() 
     let p = |n: &str, v: &str| ready(env(n, &[(PRIORITY, v)]));
     let mut play = Play::of(&pod(json!({"containers": [p("hi", "2"), p("mid", "1"), p("low", "0")]})));
     play.probed("hi", ProbeKind::Readiness, true);
-    play.exit("hi", 1); // crashed during launch
+    play.exit("hi", 1); // it crashed during launch
     play.log();
     play.probed("mid", ProbeKind::Readiness, true);
     assert!(!play.log().contains(&"start low".to_owned()));
@@ -136,7 +136,7 @@ fn marked_sidecars_stop_in_reverse_order_of_their_priorities_d7() {
 
 #[test]
 fn priorities_order_the_others_where_sidecars_are_named() {
-    // In a cluster these become native sidecars, so the same pod means the same here.
+    // In a cluster these containers become native sidecars, so the pod must behave in the same way here.
     let input = annotated(
         json!({"outrigger.dev/sidecars": "log,proxy"}),
         json!({"containers": [c("app"), env("db", &[(PRIORITY, "1")]), c("log"), env("proxy", &[(PRIORITY, "5")])]}),
@@ -166,7 +166,7 @@ fn levels_become_native_sidecars_in_their_order_d14() {
         (vec![c("a"), p("b", "1"), p("c", "2")], Some(vec!["c", "b"])),
         (vec![ready(p("a", "1")), p("b", "1"), c("c")], Some(vec!["b", "a"])),
         (vec![ready(p("a", "2")), ready(p("b", "1")), c("c")], Some(vec!["a", "b"])),
-        // They may need each other, and native sidecars would wait.
+        // These containers may need each other, and native sidecars would wait for each other.
         (vec![ready(p("a", "1")), ready(p("b", "1")), c("c")], None),
         (vec![ready(p("a", "1")), hooked, c("c")], None),
     ];
@@ -183,7 +183,7 @@ fn levels_become_native_sidecars_in_their_order_d14() {
     }
 }
 
-/// In a pod with one container priorities order nothing (LP-3), but what is wrong with one is said (LP-5, LP-6).
+/// In a pod with one container priorities order nothing (LP-3), but invalid ones are reported (LP-5, LP-6).
 #[test]
 fn bad_priorities_of_a_single_container_are_said_lp_3() {
     for (variables, words) in [

@@ -1,11 +1,11 @@
-//! Stopping and resuming a pod after the process that ran it has ended: stored stop turns, and corrections of
-//! a stored observation.
+//! Stops and resumes a pod after the process that ran it has ended, with stored stop turns and a corrected
+//! observation.
 
 use crate::common::{annotated, planned, pod};
 use outrigger_lifecycle::{Image, Observation, PodInput, State, Time, stop_turns};
 use serde_json::{Value, json};
 
-/// Name, after, free_at_ms, kill_at_ms of each container.
+/// Name, `after`, `free_at_ms` and `kill_at_ms` of each container.
 type Turn = (String, Vec<String>, Option<u64>, u64);
 
 fn turns(input: &PodInput, grace_ms: u64) -> Vec<Turn> {
@@ -69,7 +69,7 @@ fn a_reserve_is_shared_among_the_later_stages_g24_g25() {
         );
     };
     shared(10_000, [4_000, 6_000, 8_000, 10_000]);
-    // With a shorter grace period the mains have no time at all.
+    // With a shorter grace period, the mains have no time at all.
     shared(3_000, [0, 1_000, 2_000, 3_000]);
     shared(0, [0, 0, 0, 0]);
 }

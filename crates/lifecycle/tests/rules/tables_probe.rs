@@ -1,5 +1,5 @@
-//! Grace of a single kill (12.11), the probe worker (12.12), the back-off check (12.14) and sequences (12.15) of
-//! docs/internals/spec/kubelet-lifecycle.md, row by row.
+//! Tables of docs/internals/spec/kubelet-lifecycle.md, row by row: the grace period of a single kill (12.11),
+//! the probe worker (12.12), the back-off check (12.14) and sequences (12.15).
 
 use crate::stage::{Stage, exit, planned, probe};
 use outrigger_lifecycle::{
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn table_12_11_grace_of_a_single_kill() {
-    // Row 1, no grace anywhere, cannot be written: the API gives every pod 30 s.
+    // Row 1, no grace period anywhere, cannot be expressed: the API gives every pod 30 s.
     for (row, pod, startup, liveness, reason, seconds) in [
         (2, 60, None, None, KillReason::ImageChanged, 60),
         (3, 60, None, Some(10), KillReason::Liveness, 10),
@@ -76,7 +76,7 @@ fn table_12_11_pre_stop_runs_within_a_grace_and_not_without() {
     }
 }
 
-/// One container, its probes answered by the test.
+/// A pod of one container. The test answers its probes.
 struct Prober {
     engine: Engine,
     out: Decision,
@@ -90,7 +90,7 @@ impl Prober {
         prober
     }
 
-    /// Before the container runs.
+    /// The pod before its container runs.
     fn waiting(spec: Value) -> Prober {
         let mut prober =
             Prober { engine: Engine::new(planned(spec), Time(0)), out: Decision::default(), now: Time(0) };
@@ -102,7 +102,7 @@ impl Prober {
         prober
     }
 
-    /// The probes requested now.
+    /// The probes that are requested now.
     fn look(&mut self) -> Vec<ProbeKind> {
         self.engine.step(self.now, &mut self.out);
         let probe = |a: &Action| match *a {
@@ -163,7 +163,7 @@ fn every(seconds: u64, more: Value) -> Value {
 #[test]
 fn table_12_12_rows_1_to_9_when_probes_run() {
     for (field, kind) in KINDS {
-        // Rows 1, 4, 5: nothing to probe.
+        // Rows 1, 4 and 5: there is nothing to probe.
         let mut p = Prober::waiting(one(field, every(1, json!({}))));
         assert_eq!(p.pass(10_000), [], "row 5, {field}: not running");
         assert!(!p.is_ready(), "row 5, {field}");
@@ -172,19 +172,20 @@ fn table_12_12_rows_1_to_9_when_probes_run() {
         p.answer(kind, ProbeOutcome::Success);
         assert_eq!(p.verdict(kind), Verdict::Success, "row 7, {field}");
         assert!(p.is_ready(), "row 7, {field}");
-        // Row 3: while the pod is being deleted readiness continues, liveness and startup end.
+        // Row 3: while the pod is being deleted, readiness probes continue, and liveness and startup probes
+        // end.
         let mut deleted = Prober::new(one(field, every(1, json!({}))));
         deleted.answer(kind, ProbeOutcome::Success);
         deleted.tell(&Event::StopRequested { grace_ms: None });
         let expected: &[ProbeKind] = if kind == ProbeKind::Readiness { &[kind] } else { &[] };
         assert_eq!(deleted.pass(1_000), expected, "row 3, {field}");
-        // Row 8, 9: the initial delay.
+        // Rows 8 and 9: the initial delay.
         let mut delayed = Prober::new(one(field, every(1, json!({"initialDelaySeconds": 10}))));
         assert_eq!(delayed.pass(9_999), [], "row 9, {field}");
         assert_eq!(delayed.is_ready(), kind == ProbeKind::Liveness, "row 9, {field}");
         assert_eq!(delayed.is_started(), kind != ProbeKind::Startup, "row 9, {field}");
         assert_eq!(delayed.pass(1), [kind], "row 8, {field}");
-        // Rows 2, 6: over for good.
+        // Rows 2 and 6: the container has ended for good.
         let mut over = Prober::new(
             json!({"restartPolicy": "Never", "containers": [{"name": "c", field: every(1, json!({}))}]}),
         );
@@ -228,7 +229,7 @@ fn table_12_12_rows_10_to_15_what_counts() {
     assert_eq!(verdicts, "SSSF", "row 15");
     assert_eq!(p.is_killed(), Some(KillReason::Liveness), "row 15");
 
-    // Row 14: it stays like this until there is a new instance, whose count begins at zero (G-37).
+    // Row 14: the verdict stays until there is a new instance, whose count begins at zero (G-37).
     p.answer(ProbeKind::Liveness, ProbeOutcome::Success);
     assert_eq!(p.is_killed(), Some(KillReason::Liveness), "row 14");
     p.tell(&Event::Exited { container: 0, attempt: 0, exit: exit(137) });
@@ -367,8 +368,8 @@ fn table_12_15_sequences() {
         "row 2"
     );
 
-    // Row 3: a sandbox that fails because the pod was deleted in the meantime is not an error: the pod is
-    // simply over.
+    // Row 3: a sandbox that fails because the pod was deleted in the meantime is not an error. The pod is
+    // over.
     let mut engine = Engine::new(planned(spec), Time(0));
     let mut out = Decision::default();
     engine.step(Time(0), &mut out);

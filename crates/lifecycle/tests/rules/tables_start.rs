@@ -1,7 +1,7 @@
 //! The decision tables 12.1 to 12.6 of docs/internals/spec/kubelet-lifecycle.md, row by row.
 //!
-//! Table 12.7 and rows 16 to 18 of 12.2 are about resizing containers in place, which Outrigger does not do: a change
-//! of resources takes effect when the container is next started.
+//! Table 12.7 and rows 16 to 18 of 12.2 are about resizing containers in place, which Outrigger does not do:
+//! changed resources take effect at the container's next start.
 
 use crate::stage::{Stage, add_ephemeral, differs, planned, play, probe, same};
 use outrigger_lifecycle::{Plan, ProbeKind, Verdict};
@@ -511,7 +511,7 @@ fn table_12_3_sidecars() {
     );
 }
 
-/// Two sidecars, the last with a startup probe, and one or two mains.
+/// A pod with two sidecars, the last of them with a startup probe, and one or two mains.
 fn derived(policy: &str) -> Stage {
     let inits = json!([
         {"name": "first", "restartPolicy": "Always"},
@@ -524,7 +524,7 @@ fn derived(policy: &str) -> Stage {
     stage
 }
 
-/// A sidecar, then an init container.
+/// A pod with a sidecar, then an init container.
 fn sidecar_then_init(policy: &str) -> Stage {
     let inits = json!([{"name": "sidecar", "restartPolicy": "Always"}, {"name": "init"}]);
     let mut stage = Stage::new(planned(
@@ -776,8 +776,8 @@ fn table_12_5_policies_of_single_containers() {
     );
 }
 
-/// The kubelet kills everything at once, without hooks or order, and removes the records; here the pod stops
-/// in its own order, with hooks and grace period, and starts over (G-43).
+/// The kubelet kills everything at once, without hooks or order, and removes the records. Here, the pod stops
+/// in its own order, with hooks and grace period, and then starts over (G-43).
 #[test]
 fn table_12_6_restart_all_containers() {
     let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
@@ -859,6 +859,6 @@ fn table_12_6_restart_all_containers() {
         &["f0", "f1", "s2", "s1", "s0"],
         "kill-pod, I:[0]",
     );
-    // Row 8 is about removing records of older instances; there are none to remove here. Rows 9 and 10 are how the
-    // rows above end: the pod starts from its first init entry, or all its mains.
+    // Row 8 is about removing records of older instances, of which there are none here. Rows 9 and 10
+    // describe how the rows above end: the pod starts from its first init entry, or all its mains start.
 }

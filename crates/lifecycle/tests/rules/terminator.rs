@@ -1,12 +1,12 @@
-//! OpenKruise's sidecar terminator: who is stopped, when, and what that means for the result.
+//! OpenKruise's sidecar terminator: which containers it stops, when, and what that means for the result.
 
 use crate::common::{Play, annotated, pod};
 use crate::dialects::{IGNORE, IMAGE, KILL, c, env, phase_of};
 use outrigger_lifecycle::Wait;
 use serde_json::{Value, json};
 
-/// Rows of 5.5 and 5.6: which containers are told to stop when the mains are in the state of the row. `T0`,
-/// `T137` terminated, `U` still running.
+/// Rows of 5.5 and 5.6: which containers are told to stop when the mains are in the state of the row. `T0`
+/// and `T137` mean terminated, `U` means still running.
 #[test]
 fn the_terminator_stops_marked_containers_st_u_st_v() {
     const N: &[(&str, &str)] = &[(KILL, "true"), (IMAGE, "exit:1")];
@@ -22,7 +22,7 @@ fn the_terminator_stops_marked_containers_st_u_st_v() {
     let rows: &[Row<'_>] = &[
         ("ST-U-01", "Never", &[("m", "U")], &[("s", N, "U")], &[]),
         ("ST-U-02", "Never", &[("m", "T137")], &[("s", N, "U")], &["s"]),
-        // One that failed by itself has been restarted.
+        // A sidecar that failed by itself has been restarted.
         ("ST-U-03", "Never", &[("m", "T137")], &[("s", N, "T137")], &["s"]),
         ("ST-U-04", "Never", &[("m", "T0")], &[("s", N, "U")], &["s"]),
         ("ST-U-05", "OnFailure", &[("m", "U")], &[("s", N, "U")], &[]),
@@ -37,7 +37,7 @@ fn the_terminator_stops_marked_containers_st_u_st_v() {
         ),
         ("ST-U-10", "OnFailure", &[("m1", "T0"), ("m2", "T0")], &[("s1", N, "T0"), ("s2", N, "U")], &["s2"]),
         ("ST-U-11", "OnFailure", &[("m1", "T0"), ("m2", "U")], &[("s1", N, "T0"), ("s2", N, "U")], &[]),
-        // Kruise stops the ignore class in a second round; with one engine there is one round.
+        // Kruise stops sidecars with ignored exit codes in a second round. The engine stops all in one round.
         (
             "ST-U-12",
             "OnFailure",
@@ -52,7 +52,8 @@ fn the_terminator_stops_marked_containers_st_u_st_v() {
             &[("s1", N, "T0"), ("s2", N, "T0"), ("s3", I, "U")],
             &["s3"],
         ),
-        // Marked by an image only: the container can always be signalled here, so no image is replaced.
+        // These are marked by an image only. Here a container can always be signalled, so its image is not
+        // replaced.
         ("ST-V-01", "Never", &[("m", "U")], &[("s", V, "U")], &[]),
         ("ST-V-02", "Never", &[("m", "T137")], &[("s", V, "U")], &["s"]),
         ("ST-V-05", "OnFailure", &[("m", "T137")], &[("s", V, "U")], &[]),
@@ -97,12 +98,12 @@ fn a_terminated_sidecar_is_not_restarted_st_23() {
     assert!(play.over());
 }
 
-/// ST-18: its own exit counts. An exit that the policy would have retried does not: had the sidecar been
-/// restarted a moment sooner, it would have been stopped and the Job would have succeeded.
+/// ST-18: a sidecar's own exit counts, unless the policy would have retried it. If the sidecar had been
+/// restarted a moment earlier, it would have been stopped, and the Job would have succeeded.
 #[test]
 fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
     let marked = || env("s", &[(KILL, "true")]);
-    // (policy, own policy, code of the sidecar, phase once main has exited with 0)
+    // (policy, own policy, exit code of the sidecar, phase once main has exited with 0)
     for (policy, own, code, expected) in [
         ("OnFailure", None, 1, "Succeeded"),
         ("OnFailure", None, 0, "Succeeded"),
@@ -144,8 +145,8 @@ fn a_sidecar_in_back_off_does_not_fail_a_finished_job() {
     assert_eq!(phase_of(&play).name(), "Failed");
 }
 
-/// With restartPolicy Never a marked sidecar that crashes is restarted, as the operator's webhook arranges it in
-/// a cluster, with the same exceptions.
+/// With restartPolicy Never, a marked sidecar that crashes is restarted. The operator's webhook arranges the
+/// same in a cluster, with the same exceptions.
 #[test]
 fn a_crashed_sidecar_of_a_never_pod_is_restarted() {
     use outrigger_lifecycle::{FeatureGates, RestartPolicy, plan};
@@ -172,7 +173,7 @@ fn a_crashed_sidecar_of_a_never_pod_is_restarted() {
     }
 }
 
-/// ST-4: an exit code that its author ignores never counts, also where sidecars count.
+/// ST-4: an exit code that its author ignores never counts, even if sidecars count.
 #[test]
 fn an_ignored_exit_code_does_not_count_even_if_sidecars_do() {
     let count = json!({"outrigger.dev/sidecar-phase": "Count"});
@@ -196,7 +197,7 @@ fn an_ignored_exit_code_does_not_count_even_if_sidecars_do() {
     }
 }
 
-/// ST-18. The plan says what counts: the exit code of a sidecar only where a crash is not retried.
+/// ST-18: in the plan, the exit code of a sidecar counts only if a crash is not retried.
 #[test]
 fn an_exit_code_that_is_always_retried_does_not_count_in_the_plan() {
     use outrigger_lifecycle::Counts;
@@ -238,14 +239,14 @@ fn sidecars_can_run_on_after_the_mains_d7() {
     assert_eq!(play.log(), ["stop Completed", "term s0"]);
     play.exit("s0", 0);
     assert!(play.over());
-    // Without a running sidecar there is nothing to wait for.
+    // If no sidecar is running, there is nothing to wait for.
     let mut play = Play::of(&input);
     for name in ["s0", "s0", "s1", "s1"] {
         play.exit(name, 1);
     }
     play.exit("app", 0);
     assert!(play.over());
-    // Deleting the pod does not wait either.
+    // Deleting the pod does not wait for the delay either.
     let mut play = Play::of(&input);
     play.exit("app", 0);
     play.log();

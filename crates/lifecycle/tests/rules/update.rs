@@ -15,7 +15,7 @@ fn sidecar(name: &str, image: &str) -> Value {
     json!({"name": name, "image": image, "restartPolicy": "Always"})
 }
 
-/// Two mains behind an init container and a sidecar, as images.
+/// A pod with an init container, a sidecar and two mains, with these images.
 fn web(init: &str, side: &str, one: &str, two: &str) -> PodInput {
     pod(json!({
         "restartPolicy": "Never",
@@ -24,7 +24,7 @@ fn web(init: &str, side: &str, one: &str, two: &str) -> PodInput {
     }))
 }
 
-/// The pod with everything running.
+/// The same pod, with everything running.
 fn running() -> Play {
     let mut play = Play::of(&web("i:1", "s:1", "a:1", "b:1"));
     play.exit("setup", 0);
@@ -64,7 +64,8 @@ fn the_old_container_runs_until_the_new_image_is_there() {
 
 #[test]
 fn init_containers_do_not_look_back() {
-    // R2.5, E029: completed. E004: still running, the others take the new image when their turn comes.
+    // R2.5, E029: init containers that have completed ignore the new image. E004: one is still running, and
+    // the others use the new image when they start.
     let mut play = running();
     play.update(&web("i:2", "s:1", "a:1", "b:1")).unwrap();
     assert!(play.log.is_empty(), "{:?}", play.log);
@@ -246,7 +247,7 @@ fn all_containers_are_restarted_in_order_from_the_first_init_container() {
     assert_eq!(play.log[3..], ["start proxy", "start one", "start two"]);
     let restarts: Vec<u32> = play.engine.observation().containers.iter().map(|c| c.restarts).collect();
     assert_eq!(restarts, [1, 1, 1, 1]);
-    // The actual exit is reported, not a restart rule's text.
+    // The actual exit is reported, not the text of a restart rule.
     assert_eq!(play.container("one").last_exit.as_ref().unwrap().reason, ExitReason::Completed);
     assert!(!play.engine.observation().restart_requested);
 }
@@ -311,7 +312,7 @@ fn a_pod_that_begins_after_a_shutdown_knows_what_was_run_once() {
     let fresh = Observation::new(&plan, Time(5));
     assert_eq!(obs.containers[1..], fresh.containers[1..]);
     assert!(obs.containers[0].was_completed && obs.stop.is_none() && !obs.over);
-    // Nothing is kept from another pod.
+    // An observation of another pod is not reused.
     let other = planned(&pod(json!({"containers": [image("app", "a:1")]})));
     assert_eq!(Observation::after_shutdown(&other, before.engine.observation(), Time(5)).containers.len(), 1);
 }
@@ -333,7 +334,7 @@ fn only_init_containers_can_be_run_once() {
             "{found:?}"
         );
     }
-    // Without init containers there is no name to suggest, so the hint is another.
+    // Without init containers there is no name to suggest, so the hint is a different one.
     let without = annotated(
         json!({"outrigger.dev/run-once": "app"}),
         json!({"initContainers": [sidecar("proxy", "s:1")], "containers": [image("app", "a:1")]}),

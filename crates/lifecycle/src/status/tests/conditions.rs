@@ -1,8 +1,8 @@
-//! Conditions: 12.17 and section 5.4, and the final ones as in the golden files of tests/conformance.
+//! Conditions: 12.17 and section 5.4, and the final conditions as in the golden files of tests/conformance.
 //!
-//! Rows 1 and 11 of 12.17 (no statuses at all) cannot happen: the observation has every container of the
-//! plan. For the same reason a missing status (rows 3, 5, 12) is a waiting one, and is called incomplete or
-//! unready, not unknown.
+//! Rows 1 and 11 of 12.17 (no statuses at all) cannot occur, because the observation has every container of
+//! the plan. For the same reason, a missing status (rows 3, 5, 12) is a waiting one, and is reported as
+//! incomplete or unready instead of unknown.
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 
@@ -70,7 +70,7 @@ fn containers_ready_12_17_rows_12_to_14() {
     }
 }
 
-/// Final conditions by how a pod ended; 12.17 rows 6 and 15.
+/// Final conditions by how a pod ended (12.17 rows 6 and 15).
 #[test]
 fn final_conditions_follow_the_golden_files() {
     let finals = |mut life: Life| {
@@ -187,7 +187,7 @@ fn failed_sidecars_are_named_when_the_pod_is_over_g_52() {
     let mut obs = observed(&plan);
     put(&plan, &mut obs, "a", "T0");
     let told_to = |code, signal| Exit { killed_for: Some(KillReason::PodStop), signal, ..exit(code) };
-    end(&mut obs.containers[0], told_to(143, Some(15))); // how many programs end
+    end(&mut obs.containers[0], told_to(143, Some(15))); // many programs end like this
     end(&mut obs.containers[1], told_to(137, Some(9))); // ignores TERM
     end(&mut obs.containers[2], told_to(1, None));
     end(&mut obs.containers[3], exit(0));
@@ -239,7 +239,7 @@ fn a_pod_ended_by_its_node_says_so_once() {
     let again = pod_status(&plan, &obs, &[], &facts(&plan), Some(&first));
     assert_eq!(again.conditions, first.conditions);
 
-    // What someone else has set is kept.
+    // A condition that another writer has set is kept.
     finish(&mut obs, StopCause::Deleted);
     let gone = pod_status(&plan, &obs, &[], &facts(&plan), None);
     assert!(!gone.conditions.iter().flatten().any(|c| c.type_ == "DisruptionTarget"));

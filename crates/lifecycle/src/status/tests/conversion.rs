@@ -1,8 +1,8 @@
-//! Container statuses: 12.16 and section 5.5, and the visible states of a whole life.
+//! Container statuses: 12.16 and section 5.5, and the visible states from the start to the end of a pod.
 //!
 //! Rows 1, 3, 10 and 11 of 12.16 are about records that vanished without the kubelet's knowledge. The
-//! observation is ours and loses nothing; what remains of these rows is that a status does not change by
-//! itself.
+//! observation loses nothing. From these rows only one thing remains: a status does not change without an
+//! event.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn a_restart_keeps_the_state_before_it_12_16_rows_3_and_4() {
     assert_eq!(line(&life.status(), "a"), "terminated 0/Completed rc=0");
     life.after(60_000);
     assert_eq!(line(&life.status(), "a"), "terminated 0/Completed rc=0");
-    life.exits("b", 3); // first restart: at once
+    life.exits("b", 3); // the first restart is immediate
     assert_eq!(line(&life.status(), "b"), "running ready started rc=1 last=3/Error");
 }
 
@@ -55,7 +55,7 @@ fn restart_all_12_16_rows_5_to_9() {
     assert_eq!(status.phase.as_deref(), Some("Running"));
     let restarting = "AllContainersRestarting=True RestartAllContainersStarted".to_owned();
     assert!(conditions(&status).contains(&restarting));
-    life.exits("a", 143); // rows 6 to 8 coincide: when the last is gone, all start over at once
+    life.exits("a", 143); // rows 6 to 8 are one step here: when the last container has ended, all start over
     let status = life.status();
     for name in ["a", "b"] {
         assert_eq!(line(&status, name), "running ready started rc=1 last=137/RestartingAllContainers");
@@ -68,7 +68,7 @@ fn restart_all_12_16_rows_5_to_9() {
 fn restart_all_that_has_to_wait_says_so_r2_43() {
     let mut life = Life::new(restart_all());
     life.exits("b", 42).exits("a", 143);
-    life.after(1_000).exits("b", 42).exits("a", 143); // second time: back-off (G-43)
+    life.after(1_000).exits("b", 42).exits("a", 143); // the second time there is a back-off (G-43)
     let status = life.status();
     assert_eq!(line(&status, "a"), "waiting RestartingAllContainers rc=1 last=143/Error");
     assert_eq!(waiting_message(&status, "a").as_deref(), Some("restarts with the whole pod in 10 s"));
@@ -154,7 +154,7 @@ fn image_failures_keep_or_change_their_reason() {
         let mut life = Life::new(plan.clone());
         life.engine = crate::Engine::resume(plan.clone(), obs);
         life.after(0);
-        // While a gate is closed, the image is not reported.
+        // While a gate is closed, the state of the image is not reported.
         assert_eq!(line(&life.status(), "a"), "waiting PodInitializing rc=0", "{reason}");
         life.exits("i", 0);
         let status = life.status();
@@ -194,7 +194,7 @@ fn a_container_is_up_when_its_hook_is_done_and_names_a_failed_one() {
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     let hook = crate::HookKind::PostStart;
     life.handle(Event::HookEnded { container: 0, attempt: 0, hook, error: Some("exit code 1".into()) });
-    life.exits("a", 143); // stopped for it; first restart at once
+    life.exits("a", 143); // it was stopped for that, and the first restart is immediate
     life.handle(Event::HookEnded { container: 0, attempt: 1, hook, error: Some("exit code 1".into()) });
     life.exits("a", 143);
     let status = life.status();

@@ -1,8 +1,8 @@
-//! Pod phase: 12.8, 12.9, and additions for our roles.
+//! Pod phase: 12.8, 12.9, and additional rows for our roles.
 //!
-//! The kubelet calls a pod Succeeded or Failed as soon as its statuses say so; here the pod has to be over
-//! (G-31). So a row with a terminal phase is checked twice: it is not terminal while the pod is stopping, and
-//! it is when the pod is over.
+//! The kubelet calls a pod Succeeded or Failed as soon as its statuses say so. Here the pod must be over
+//! (G-31). A row with a terminal phase is therefore checked twice: the phase is not terminal while the pod is
+//! stopping, and it is terminal when the pod is over.
 
 use serde_json::json;
 
@@ -11,8 +11,8 @@ use super::super::phase::{Phase, phase};
 use crate::observation::{Exit, KillReason, Observation, StopCause};
 use crate::plan::{Counts, Plan};
 
-/// `names` and `states` are lists separated by spaces; `·` and `W` are the same here, since every container
-/// is known.
+/// `names` and `states` are separated by spaces. `·` and `W` are the same here, because every container is
+/// known.
 fn check(row: &str, plan: &Plan, names: &str, states: &str, terminal: bool, expect: Phase) {
     let mut obs = observed(plan);
     for (name, state) in names.split(' ').zip(states.split(' ')) {
@@ -55,7 +55,7 @@ fn table_12_8() {
         ("Always", "s a b", &["St Rn ·"], false, Pending),
         ("Always", "s a b", &["St Rn Rn", "Rn Rn Rn", "T0 Rn Rn", "WL0 Rn Rn"], false, Running),
         ("Always", "s a b", &["Tx T0 T0", "T0 T0 T0"], true, Succeeded),
-        // Not active: in a new sandbox the mains of the old one wait.
+        // The pod is in a new sandbox, so the mains of the old one wait.
         ("Always", "s a b", &["Rn Lx Lx", "Lx Lx Lx", "L0 L0 L0"], false, Pending),
         ("Always", "i s a", &["Rn Lx Lx", "Rn Lx L0", "T0 Rn L0", "L0 Lx L0"], false, Pending),
         ("Always", "i s a", &["T0 Rn T0", "T0 Rn Rn"], false, Running),
@@ -64,7 +64,7 @@ fn table_12_8() {
         ("Never", "a b", &["T0 T0"], false, Succeeded),
         ("Never", "a b", &["Tx Tx"], false, Failed),
         ("Never", "i a b", &["Rn · ·", "WL0 · ·", "W · ·"], false, Pending),
-        // A failed init container that waits under Never cannot happen: the pod ends and keeps its exit.
+        // Under Never, a failed init container cannot wait: the pod ends and the container keeps its exit.
         ("Never", "i a b", &["Tx · ·"], false, Failed),
         ("Never", "i a b", &["T0 Rn Rn"], false, Running),
         ("Never", "s a b", &["Rn · ·", "T0 · ·", "WL0 · ·", "WLx · ·", "W · ·"], false, Pending),
@@ -81,7 +81,7 @@ fn table_12_8() {
             check(&format!("12.8 {policy}"), &plan, containers, states, *terminal, *expect);
         }
     }
-    // Never, Y St or Rn, mains done: Running while the sidecar still runs (R5.12).
+    // Policy Never, sidecar `St` or `Rn`, mains done: Running while the sidecar still runs (R5.12).
     let plan = plan(spec("Never", &["s", "a", "b"]));
     for state in ["St", "Rn"] {
         let mut obs = observed(&plan);
@@ -92,7 +92,8 @@ fn table_12_8() {
     }
 }
 
-/// A spec with own restart policies: `name policy`, and a RestartAllContainers rule for 42 where told.
+/// A pod whose containers have their own restart policies. If `all_on_42`, they have a RestartAllContainers
+/// rule for exit code 42.
 fn with_policies(pod_policy: &str, own: &[(&str, &str)], all_on_42: bool) -> Plan {
     let names: Vec<&str> = own.iter().map(|(name, _)| *name).collect();
     let mut spec = spec(pod_policy, &names);
@@ -120,7 +121,7 @@ fn table_12_9() {
     let never = |own: &[(&str, &str)]| with_policies("Never", own, false);
     let all = |own: &[(&str, &str)]| with_policies("Never", own, true);
     let (r, a_b) = ("r", "a b");
-    // A pod must have a main; where a row has none in its spec, a waiting one is added.
+    // A pod must have a main. If the spec of a row has none, a waiting one is added.
     let rows: Vec<(u32, Plan, &str, &str, Phase)> = vec![
         (1, always(&[("r", "Never")]), r, "Tx", Failed),
         (2, always(&[("r", "OnFailure")]), r, "Tx", Running),
@@ -184,7 +185,7 @@ fn a_pod_deleted_before_its_mains_ran_has_failed_r5_23() {
     let plan = plan(spec("Always", &["i", "a"]));
     let obs = done(&plan, &[("i", "Rn")], StopCause::Deleted);
     assert_eq!(phase(&plan, &obs), Phase::Failed);
-    // An exit in a lost sandbox does not count for the new sandbox either.
+    // Nor does an exit in a lost sandbox count for the new one.
     let obs = done(&plan, &[("i", "Rn"), ("a", "L0")], StopCause::Deleted);
     assert_eq!(phase(&plan, &obs), Phase::Failed);
 }
@@ -219,7 +220,7 @@ fn sidecars_count_as_the_plan_says() {
         finish(&mut obs, StopCause::Completed);
         assert_eq!(phase(&plan, &obs), expect, "{counts:?} {own_exit:?}");
     }
-    // One that never ran has no exit to count.
+    // A container that never ran has no exit to count.
     plan.containers[1].counts = Counts::Yes;
     let obs = done(&plan, &[("a", "T0")], StopCause::Completed);
     assert_eq!(phase(&plan, &obs), Phase::Succeeded);

@@ -1,4 +1,4 @@
-//! Images, variables, ports, resources, security.
+//! Findings about images, variables, ports, resources and security.
 
 use serde_json::{Value, json};
 
@@ -271,7 +271,7 @@ fn security() {
         ),
     ]);
     assert_eq!(hint(with(json!({"capabilities": {"add": ["CAP_NET_ADMIN"]}}))), "did you mean `NET_ADMIN`?");
-    // What no runtime knows is refused; what is only written otherwise works.
+    // A capability that no runtime knows is refused. Another spelling of a known one is only a warning.
     for (name, severity) in
         [("BOGUS", Severity::Error), ("CAP_BOGUS", Severity::Error), ("cap_net_admin", Severity::Warning)]
     {
@@ -348,7 +348,7 @@ fn security_of_the_pod() {
     host_ipc["hostIPC"] = json!(true);
     check(vec![
         (own_user, vec![("security", "spec.containers[0].securityContext.runAsUser", "root")]),
-        // Reported once, however many containers inherit it.
+        // It is reported once, however many containers inherit it.
         (two, vec![("security", at("runAsUser"), "root")]),
         (
             pod_wide(json!({"fsGroup": -1, "supplementalGroups": [1, -2], "fsGroupChangePolicy": "x"})),

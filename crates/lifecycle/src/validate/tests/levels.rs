@@ -6,7 +6,7 @@ use super::{merge, pod, pod_of};
 use crate::validate::{PodSecurityLevel, validate_level};
 use PodSecurityLevel::{Baseline, Restricted};
 
-/// A pod that `restricted` allows, with other fields in the pod and in its container.
+/// A pod that `restricted` allows, with additional fields in the pod and in its container.
 fn hardened(spec: Value, container: Value) -> Value {
     let mut own = json!({"name": "app", "image": "i:1", "securityContext": {
         "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}});
@@ -27,7 +27,7 @@ fn hardened(spec: Value, container: Value) -> Value {
     whole
 }
 
-/// The paths of what is refused.
+/// The paths of all findings.
 fn refused(spec: Value, level: PodSecurityLevel) -> Vec<String> {
     let found = validate_level(&pod(spec), level);
     for finding in &found {
@@ -124,7 +124,7 @@ fn what_baseline_refuses_restricted_refuses_too() {
             none(),
             "spec.securityContext.sysctls[1].name",
         ),
-        // Ours: it reads the host as a hostPath does.
+        // This control is our own: such an image reads the host like a hostPath volume.
         (none(), json!({"image": "rootfs:/"}), "spec.containers[0].image"),
     ] {
         for level in [Baseline, Restricted] {

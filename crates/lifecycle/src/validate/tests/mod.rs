@@ -1,4 +1,4 @@
-//! One table per subject: a spec, and exactly the findings about it.
+//! Tests of validation, one table per subject. A row has a spec and exactly the findings about it.
 
 mod containers;
 mod levels;
@@ -58,7 +58,7 @@ fn assert_findings(what: &str, found: &[Finding], expected: &[Expected]) {
         let same =
             finding.code == *code && finding.path.to_string() == *path && finding.message.contains(part);
         assert!(same, "{what}: expected {code} {path} …{part}…, got {shown:#?}");
-        // Messages are one sentence in lower case; hints and related places are never empty.
+        // Messages are one sentence in lower case. Hints and related paths are never empty.
         assert!(!finding.message.ends_with('.'), "{what}: {}", finding.message);
         assert!(finding.hint.as_deref() != Some(""), "{what}");
         assert!(finding.related.iter().all(|(_, label)| !label.is_empty()), "{what}");
@@ -80,7 +80,7 @@ fn hint(spec: Value) -> String {
     found[0].hint.clone().unwrap_or_default()
 }
 
-/// The related places of the only finding about a spec.
+/// The related paths of the only finding about a spec.
 fn related(spec: Value) -> Vec<String> {
     let found = validate(&pod(spec), &FeatureGates::default());
     assert_eq!(found.len(), 1, "{found:#?}");
@@ -184,7 +184,7 @@ fn nothing_makes_it_panic() {
         &validate(&PodInput::default(), &FeatureGates::default()),
         &[("spec", "spec", "no spec")],
     );
-    // Every text and number of a rich pod, one after the other, replaced by something hostile.
+    // Replaces every text and number of a rich pod, one after the other, by hostile values.
     let rich = json!({
         "metadata": {"name": "p", "annotations": {"outrigger.dev/depends-on": "app: s ready"}},
         "spec": {
@@ -217,7 +217,7 @@ fn nothing_makes_it_panic() {
         for value in hostile {
             let mut changed = rich.clone();
             *changed.pointer_mut(place).unwrap() = value;
-            // The reader has already refused values that do not fit the types.
+            // The manifest reader has already refused values that do not fit the types.
             let Ok(pod) = serde_json::from_value::<Pod>(changed) else { continue };
             let input = PodInput { pod, ..PodInput::default() };
             for finding in validate(&input, &FeatureGates::default()) {
@@ -237,7 +237,7 @@ fn nothing_makes_it_panic() {
 
 #[test]
 fn long_lists_take_no_longer_than_their_length() {
-    // If anything here is quadratic, this test does not finish.
+    // If a check takes quadratic time, this test does not finish.
     let n = 30_000;
     let ports: Vec<Value> =
         (0..n).map(|i| json!({"containerPort": i % 60_000 + 1, "hostPort": i % 60_000 + 1, "name": format!("p-{i}")})).collect();

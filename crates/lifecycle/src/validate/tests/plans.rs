@@ -103,7 +103,7 @@ fn lp_28_readiness_of_what_obviously_ends() {
     ] {
         check_plan(json!({}), level("Never", stays), &[]);
     }
-    // With a fence, the dependent could only run while the other does.
+    // With a fence, the dependent container could run only while the other one runs.
     let jobs =
         json!({"restartPolicy": "Never", "containers": [c("a"), with("b", json!({"command": ["true"]}))]});
     let found = check_plan(
@@ -134,7 +134,7 @@ fn probes_that_never_pass_hold_up_others() {
         &[("deadlock", at, "never passes")],
     );
     check_plan(none.clone(), probed("startupProbe", json!(["true"])), &[]);
-    // Native sidecars only gate by startup; no container waits for readiness.
+    // Containers wait only for the startup of a native sidecar, never for its readiness.
     let alone =
         [("sidecar-probe", "spec.initContainers[0].readinessProbe", "do not wait for its readinessProbe")];
     check_plan(none.clone(), probed("readinessProbe", json!(["false"])), &alone);
@@ -206,12 +206,12 @@ fn more_stages_than_the_grace_can_serve() {
     );
     assert_eq!(found[0].hint.as_deref(), Some("raise terminationGracePeriodSeconds to 8 or more"));
     assert_eq!(found[0].related[0].0.to_string(), "spec.initContainers[2]");
-    // With a grace period of zero everything is killed at once; and one stage always has enough time.
+    // With a grace period of zero everything is killed at once. A single stage always has enough time.
     check_plan(json!({}), chain(0), &[]);
     check_plan(json!({}), json!({"terminationGracePeriodSeconds": 1, "containers": [c("a")]}), &[]);
 }
 
-/// A Job's pod with its work and other containers.
+/// A Job's pod with its own work and these containers.
 fn job_with(others: &[Value]) -> Value {
     let mut containers = vec![c("work")];
     containers.extend(others.iter().cloned());
@@ -258,7 +258,7 @@ fn well_known_sidecars_that_are_not_marked_are_named() {
             json!({"image": "hashicorp/vault:1.17", "args": ["agent", "-config=/etc/vault.hcl"]}),
         ),
         with("secrets", json!({"image": "vault", "command": ["/bin/vault", "agent"]})),
-        // The program is the sidecar's own, in a script too.
+        // The sidecar's own program, also in a script, makes it a sidecar.
         with(
             "vault-agent",
             json!({"command": ["/bin/sh", "-ec"], "args": ["echo $C | base64 -d > /c && vault agent -config=/c"]}),
@@ -290,7 +290,7 @@ fn well_known_sidecars_that_are_not_marked_are_named() {
             let line = format!("\n    outrigger.dev/sidecars: {name}\n");
             assert!(hint.contains(&line) && hint.ends_with("\n      restartPolicy: Always"), "{hint}");
         }
-        // Either line of the hint is enough.
+        // Either line of the hint fixes the finding.
         check_plan(json!({"outrigger.dev/sidecars": name}), job_with(std::slice::from_ref(&sidecar)), &[]);
         let mut native = sidecar.clone();
         native["restartPolicy"] = json!("Always");
@@ -315,21 +315,21 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
     check_plan(none.clone(), job_with(&[with("istio-proxy", json!({"env": mark}))]), &[]);
     check_plan(depends("istio-proxy: sidecar"), job_with(&[c("istio-proxy")]), &[]);
     check_plan(depends("work: primary"), job_with(&[c("istio-proxy")]), &[]);
-    // The pod's own work.
+    // The program is the pod's own work.
     check_plan(none.clone(), json!({"restartPolicy": "Never", "containers": [c("vault-agent")]}), &[]);
     check_plan(
         none.clone(),
         json!({"restartPolicy": "Never", "containers": [c("envoy"), c("fluentd")]}),
         &[],
     );
-    // A pod that does not complete.
+    // The pod does not complete.
     check_plan(none.clone(), json!({"containers": [c("web"), c("istio-proxy")]}), &[]);
     check_plan(
         none.clone(),
         json!({"restartPolicy": "Never", "containers": [with("web", json!({"restartPolicy": "Always"})), c("envoy")]}),
         &[],
     );
-    // Somebody ends it.
+    // Another container ends the sidecar.
     let quits = json!({"command": ["sh", "-c", "work; curl -X POST localhost:15020/quitquitquit"]});
     let spec = json!({"restartPolicy": "Never", "containers": [with("work", quits), c("istio-proxy")]});
     check_plan(none.clone(), spec, &[]);
@@ -338,7 +338,7 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
         job_with(&[with("vault-agent", json!({"args": ["agent", "-exit-after-auth"]}))]),
         &[],
     );
-    // It ends by itself.
+    // The sidecar ends by itself.
     for (name, how) in [
         ("git-sync", json!({"args": ["--repo=r", "--one-time"]})),
         ("git-sync", json!({"args": ["--one-time=true"]})),
@@ -351,11 +351,11 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
     ] {
         check_plan(none.clone(), job_with(&[with(name, how)]), &[]);
     }
-    // Another one does not.
+    // One sidecar ends by itself, but another one does not.
     let once = with("git-sync", json!({"args": ["--one-time"]}));
     let found = [("forgotten-sidecar", "spec.containers[2].name", "`istio-proxy` looks like a sidecar")];
     check_plan(none.clone(), job_with(&[once, c("istio-proxy")]), &found);
-    // A script instead of the program of the image.
+    // A script replaces the program of the image.
     for script in ["envoy-config-test.sh", "apk add git; git clone r", "echo istio-proxy-is-up"] {
         let runs = json!({"image": "envoyproxy/envoy:v1.30", "command": ["sh", "-c", script]});
         check_plan(none.clone(), job_with(&[with("envoy", runs)]), &[]);
@@ -363,7 +363,7 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
     let builds = json!({"image": "docker:dind", "command": ["sh", "-c", "dockerd & docker build ."]});
     check_plan(none.clone(), job_with(&[with("build", builds)]), &[]);
     check_plan(none.clone(), job_with(&[json!({"name": "build", "image": "docker:27-cli"})]), &[]);
-    // Names that only look similar.
+    // These names only look similar.
     for other in ["proxy", "agent", "vector", "my-envoy", "istio-proxy2"] {
         check_plan(none.clone(), job_with(&[c(other)]), &[]);
     }
@@ -401,7 +401,7 @@ fn endless_pre_stop_hooks_of_kep_sidecars() {
         let found = check_plan(kep.clone(), pod(hook.clone(), 30), &[("pre-stop", path, says)]);
         assert_eq!(found[0].severity, Severity::Warning);
         assert!(found[0].message.ends_with("uses up their grace period of 30 s"), "{}", found[0].message);
-        // At its own turn it delays nobody, and a main's hook is the main's own.
+        // A hook that runs at its own turn delays no other container, and neither does a main's hook.
         let own = json!({"outrigger.dev/sidecars": "mesh", "outrigger.dev/pre-stop": "own-turn"});
         check_plan(own, pod(hook.clone(), 30), &[]);
         check_plan(json!({}), pod(hook, 30), &[]);

@@ -1,4 +1,4 @@
-//! Metadata, fields of the spec, fields without effect, Kruise's variables.
+//! Findings about metadata, fields of the spec, fields without effect, and Kruise's variables.
 
 use serde_json::{Value, json};
 
@@ -165,7 +165,7 @@ fn what_has_no_effect_is_said() {
             vec![("security", "spec.hostUsers", "with hostIPC")],
         ),
         (spec(json!({"tolerations": given_to_all, "preemptionPolicy": "PreemptLowerPriority"})), vec![]),
-        // Taken from a cluster.
+        // The pod was exported from a cluster.
         (
             spec(
                 json!({"nodeName": "node-7", "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}],

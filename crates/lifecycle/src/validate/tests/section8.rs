@@ -1,4 +1,4 @@
-//! docs/internals/spec/kubelet-lifecycle.md section 8, rule by rule.
+//! The rules of docs/internals/spec/kubelet-lifecycle.md section 8, one by one.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn r8_3_and_r8_4_init_containers_have_no_hooks_and_probes() {
             init(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 99}}}})),
             vec![("R8.3", at, "cannot have a lifecycle")],
         ),
-        // R8.3 applies with the container's own policy too, and the contents are not checked.
+        // R8.3 applies with the container's own policy too, and the content of the field is not checked.
         (
             init(json!({"restartPolicy": "OnFailure", "lifecycle": {"preStop": {}}})),
             vec![("R8.3", at, "`first`")],
@@ -428,13 +428,13 @@ fn r8_26_and_g_41_host_ports() {
             json!({"initContainers": [sidecar("s", host(1, 80)), sidecar("t", host(2, 80))], "containers": [of("a", json!([]))]}),
             vec![("G-41", "spec.initContainers[1].ports[0].hostPort", "`s` and `t`")],
         ),
-        // An init container has exited when the others listen.
+        // The init container has exited before the others listen.
         (json!({"initContainers": [of("i", host(1, 80))], "containers": [of("a", host(2, 80))]}), vec![]),
         (
             json!({"containers": [of("a", json!([{"containerPort": 1, "hostPort": 80}, {"containerPort": 2, "hostPort": 80}]))]}),
             vec![("R8.26", "spec.containers[0].ports[1].hostPort", "asks twice")],
         ),
-        // Another protocol or another address is another port.
+        // Ports with different protocols or addresses do not conflict.
         (
             json!({"containers": [of("a", json!([
                 {"containerPort": 1, "hostPort": 80}, {"containerPort": 2, "hostPort": 80, "protocol": "UDP"}]))]}),
@@ -450,7 +450,7 @@ fn r8_26_and_g_41_host_ports() {
                 {"containerPort": 1, "hostPort": 80, "hostIP": "0.0.0.0"}, {"containerPort": 2, "hostPort": 80, "hostIP": "10.0.0.2"}]))]}),
             vec![("R8.26", "spec.containers[0].ports[1].hostPort", "asks twice")],
         ),
-        // Not on the host, but still on one network.
+        // The ports are not on the host, but in the same pod network.
         (
             json!({"containers": [of("a", json!([{"containerPort": 80}])), of("b", json!([{"containerPort": 80}]))]}),
             vec![("port", "spec.containers[1].ports[0].containerPort", "only one can listen")],

@@ -1,10 +1,10 @@
-//! Volumes and their mounts.
+//! Findings about volumes and their mounts.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// A pod with one volume, mounted.
+/// A pod that mounts one volume with this source.
 fn volume(source: Value) -> Value {
     let mut volume = json!({"name": "v"});
     merge(&mut volume, source);
@@ -13,7 +13,7 @@ fn volume(source: Value) -> Value {
     spec
 }
 
-/// A pod with a good volume and this mount.
+/// A pod with a valid volume and this mount.
 fn mount(fields: Value) -> Value {
     let mut mount = json!({"name": "data", "mountPath": "/data"});
     merge(&mut mount, fields);

@@ -1,4 +1,4 @@
-//! A pod driven by hand: the engine is real, the containers are controlled by the test.
+//! Test helper: the real engine of a pod, with containers that the test controls.
 #![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
@@ -8,7 +8,7 @@ use outrigger_lifecycle::{
 };
 use serde_json::{Value, json};
 
-/// A pod from JSON; `lifecycle.type` is taken out as the manifest reader does.
+/// A pod from JSON. `lifecycle.type` is taken out, as the manifest reader does.
 pub fn input(mut pod: Value) -> PodInput {
     let mut input = PodInput::default();
     for (list, field) in [(List::Init, "initContainers"), (List::Main, "containers")] {
@@ -32,7 +32,7 @@ pub fn input(mut pod: Value) -> PodInput {
     input
 }
 
-/// A pod of the given spec.
+/// A pod with this spec.
 pub fn pod(spec: Value) -> PodInput {
     input(json!({"metadata": {"name": "p"}, "spec": spec}))
 }
@@ -42,29 +42,29 @@ pub fn annotated(annotations: Value, spec: Value) -> PodInput {
     input(json!({"metadata": {"name": "p", "annotations": annotations}, "spec": spec}))
 }
 
-/// Its plan.
+/// The plan of a pod that must be valid.
 pub fn planned(input: &PodInput) -> Plan {
     plan(input, &FeatureGates::default()).unwrap_or_else(|e| panic!("refused: {e:#?}")).plan
 }
 
-/// Why it cannot be planned.
+/// The findings about a pod that must be refused.
 pub fn refused(input: &PodInput) -> Vec<Finding> {
     plan(input, &FeatureGates::default()).err().unwrap_or_else(|| panic!("accepted"))
 }
 
-/// The engine with a fast runtime. Every start succeeds, and a container that is told to stop keeps running
-/// until the test ends it.
+/// The engine with a runtime in which every start succeeds at once. A container that is told to stop keeps
+/// running until the test ends it.
 pub struct Play {
     pub engine: Engine,
     pub now: Time,
     pub out: Decision,
-    /// All actions.
+    /// All actions so far.
     pub actions: Vec<Action>,
-    /// Actions in order, as `start a`, `term a`, `kill a`, `postStart a` …
+    /// The actions in order, as `start a`, `term a`, `kill a`, `postStart a` …
     pub log: Vec<String>,
-    /// Hooks end at once when asked for.
+    /// Whether hooks end as soon as they are requested.
     pub quick_hooks: bool,
-    /// The image of this container arrives when the test says so.
+    /// The container whose image is only pulled when the test says so.
     pub late: Option<usize>,
 }
 
@@ -87,14 +87,14 @@ impl Play {
         play
     }
 
-    /// A pod in which the image of one container is late.
+    /// A pod in which the image of one container is pulled late.
     pub fn of_late(input: &PodInput, late: &str) -> Self {
         let plan = planned(input);
         let late = plan.find(late);
         Play::with_late(plan, late)
     }
 
-    /// The late image arrives.
+    /// Reports that the late image is present.
     pub fn image_arrives(&mut self, name: &str) {
         let container = self.ix(name);
         self.event(Event::ImageReady { container });
@@ -185,7 +185,7 @@ impl Play {
         changes
     }
 
-    /// Requests a restart of a container, or of all.
+    /// Requests a restart of a container, or of all containers.
     pub fn restart(&mut self, name: Option<&str>) -> Result<(), CannotRestart> {
         let container = name.map(|name| self.ix(name));
         let can = self.engine.can_restart(container);
@@ -243,7 +243,7 @@ impl Play {
         self.settle();
     }
 
-    /// Takes the log.
+    /// Returns the log, and clears it.
     pub fn log(&mut self) -> Vec<String> {
         std::mem::take(&mut self.log)
     }
@@ -257,7 +257,7 @@ impl Play {
     }
 }
 
-/// An exit at a time.
+/// An exit at this time.
 pub fn exit(code: i32, at: Time) -> Exit {
     Exit {
         code,

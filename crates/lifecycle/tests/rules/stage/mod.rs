@@ -1,10 +1,10 @@
-//! A harness for the unit tables of docs/internals/spec/kubelet-lifecycle.md, section 12: a pod in a given state, one
-//! decision, and the actions in the notation of the tables.
+//! A harness for the unit tables of docs/internals/spec/kubelet-lifecycle.md, section 12. A row has a pod in
+//! a given state, one decision, and the actions in the notation of the tables.
 //!
-//! The kubelet kills and starts in one sync; here a start follows when the kill is known to have worked. The
-//! harness therefore simulates a perfect runtime: images are present, sandboxes are created, signals work at
-//! once, mains start at once (R1.5: all in one sync), init entries do not (R1.4: at most one new entry per
-//! sync).
+//! The kubelet kills and starts in one sync. Here, a start follows only when the kill is known to have
+//! worked. The harness therefore simulates a perfect runtime: images are present, sandboxes are created and
+//! signals work at once. Mains start at once (R1.5: all in one sync), but init entries do not (R1.4: at most
+//! one new entry per sync).
 #![allow(unreachable_pub, reason = "a test program has no outside")]
 
 use k8s_openapi::api::core::v1::Pod;
@@ -31,7 +31,7 @@ pub fn planned(spec: Value) -> Plan {
     plan(&input, &FeatureGates::default()).unwrap_or_else(|e| panic!("refused: {e:#?}")).plan
 }
 
-/// A probe of the kind the tables use.
+/// A probe as the tables use it.
 pub fn probe() -> Value {
     json!({"exec": {"command": ["true"]}, "failureThreshold": 3, "periodSeconds": 10})
 }
@@ -55,7 +55,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The sandbox is ready, images are present, nothing has a record.
+    /// The sandbox is ready, images are present, and no container has a record.
     pub fn new(plan: Plan) -> Stage {
         let mut obs = Observation::new(&plan, BEFORE);
         obs.sandbox.state = SandboxState::Ready;
@@ -69,7 +69,7 @@ impl Stage {
         self.plan.find(name).unwrap_or_else(|| panic!("no container {name}"))
     }
 
-    /// `running`; all its probes have succeeded.
+    /// These containers are `running`, and all their probes have succeeded.
     pub fn running(&mut self, names: &[&str]) -> &mut Self {
         for name in names {
             let i = self.index(name);
@@ -87,7 +87,7 @@ impl Stage {
         self
     }
 
-    /// `exited` with a code. It was started before, unless it is an init container.
+    /// The container has `exited` with this code. It was started before, unless it is an init container.
     pub fn exited(&mut self, name: &str, code: i32) -> &mut Self {
         let i = self.index(name);
         let c = &mut self.obs.containers[i];
@@ -98,14 +98,15 @@ impl Stage {
         self
     }
 
-    /// As it was before it was ever *passed* (R1.3).
+    /// Resets the container to before it was ever *passed* (R1.3).
     pub fn never_passed(&mut self, name: &str) -> &mut Self {
         let i = self.index(name);
         (self.obs.containers[i].was_started, self.obs.containers[i].was_ready) = (false, false);
         self
     }
 
-    /// `created` in the runtime, not running: here a start that was refused and is due again.
+    /// The container is `created` in the runtime, but not running. Here this is a start that was refused and
+    /// is due again.
     pub fn created(&mut self, name: &str) -> &mut Self {
         self.no_record(name);
         let i = self.index(name);
@@ -126,7 +127,7 @@ impl Stage {
         self
     }
 
-    /// No record: it has not been started.
+    /// The container has no record: it has not been started.
     pub fn no_record(&mut self, name: &str) -> &mut Self {
         let i = self.index(name);
         let image = self.obs.containers[i].image.clone();
@@ -135,8 +136,8 @@ impl Stage {
         self
     }
 
-    /// The runtime has no record any more, but the container did run: known here, guessed by the kubelet
-    /// (G-46).
+    /// The runtime no longer has a record, but the container did run. The engine knows that, while the
+    /// kubelet guesses it (G-46).
     pub fn record_deleted(&mut self, name: &str) -> &mut Self {
         let i = self.index(name);
         self.obs.containers[i].state = State::Waiting;
@@ -169,7 +170,7 @@ impl Stage {
         self
     }
 
-    /// One decision, and its actions.
+    /// Makes one decision, and returns its actions.
     pub fn look(&mut self) -> Done {
         let mut engine = Engine::resume(self.plan.clone(), self.obs.clone());
         let mut out = Decision::default();
@@ -192,7 +193,7 @@ impl Stage {
     }
 }
 
-/// The perfect runtime.
+/// The answer of the perfect runtime.
 fn answer(plan: &Plan, action: &Action) -> Option<Event> {
     match *action {
         Action::CreateSandbox { .. } => Some(Event::SandboxReady),
@@ -233,7 +234,7 @@ pub struct Done {
     pub kill_pod: bool,
     pub sandbox: Option<u32>,
     pub killed: Vec<String>,
-    /// In the order they were told to stop.
+    /// The containers, in the order in which they were told to stop.
     pub stopped: Vec<String>,
     pub init: Vec<usize>,
     pub main: Vec<usize>,
@@ -297,11 +298,11 @@ pub struct Row {
     pub id: &'static str,
     /// `restartPolicy`.
     pub policy: &'static str,
-    /// The difference from the base of the table.
+    /// How the state differs from the base of the table.
     pub state: fn(&mut Stage),
-    /// The actions here.
+    /// Outrigger's actions.
     pub done: &'static str,
-    /// The kubelet's actions, and why they differ here.
+    /// The kubelet's actions, and why Outrigger's differ.
     pub kubelet: Option<(&'static str, &'static str)>,
 }
 
@@ -310,7 +311,7 @@ pub fn same(id: &'static str, policy: &'static str, state: fn(&mut Stage), done:
     Row { id, policy, state, done, kubelet: None }
 }
 
-/// A row in which they differ: the actions here, the kubelet's, and the reason.
+/// A row in which they differ: Outrigger's actions, the kubelet's actions, and the reason.
 pub fn differs(
     id: &'static str,
     policy: &'static str,
