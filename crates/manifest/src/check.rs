@@ -1,4 +1,4 @@
-//! The pods of a manifest, checked and planned once.
+//! Checks and plans the pods of a manifest, each of them once.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +14,16 @@ use crate::span::Span;
 use crate::tree::Node;
 use crate::workload::Workload;
 
-/// One pod of a manifest (one for all that a workload makes of it), with all there is to say about it.
+/// A pod of a manifest with the result of its check. One pod represents all pods of a workload.
 #[derive(Debug)]
 pub struct Checked<'m> {
     /// The pod.
     pub pod: &'m PodManifest,
-    /// How many like it there are.
+    /// The number of pods that it represents.
     pub count: usize,
-    /// Its plan, unless there can be none.
+    /// Its plan; `None` if it cannot be planned.
     pub planned: Option<Planned>,
-    /// What is wrong or odd, in the order of the text.
+    /// Errors, warnings and notes, in the order of the text.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -33,8 +33,8 @@ pub fn check<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked
     manifest.pods.iter().map(|pod| check_pod(pod, workload(pod), features)).collect()
 }
 
-/// Checks the pods of a manifest, and that what they refer to is in it: for commands that look at pods and do not run
-/// them.
+/// Checks the pods of a manifest, and that the manifest contains everything that they refer to. This is for
+/// commands that do not run the pods.
 pub fn check_with_references<'m>(manifest: &'m Manifest, features: &FeatureGates) -> Vec<Checked<'m>> {
     let mut checked = check(manifest, features);
     for one in &mut checked {
@@ -44,7 +44,7 @@ pub fn check_with_references<'m>(manifest: &'m Manifest, features: &FeatureGates
     checked
 }
 
-/// What the pods of a manifest ask for that a Pod Security Standard does not allow, in the order of the text.
+/// What a Pod Security Standard does not allow in the pods of a manifest, in the order of the text.
 pub fn check_level(manifest: &Manifest, level: PodSecurityLevel) -> Vec<Diagnostic> {
     let of_pod = |pod: &PodManifest| {
         let findings = validate_level(&pod.input, level);
@@ -65,7 +65,7 @@ fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &F
     let mut said: BTreeSet<(Span, &str)> = BTreeSet::new();
     let mut diagnostics: Vec<Diagnostic> = Vec::new();
     for finding in &checked.findings {
-        // The rules of the pod and of its dialects overlap: what both say is said once.
+        // Rules of pods and rules of dialects overlap. A finding of both is reported once.
         if !follows_from_name(finding, pod) && said.insert((pod.point(&finding.path), finding.code)) {
             diagnostics.push(Diagnostic::from_finding(finding, pod));
         }
@@ -75,13 +75,14 @@ fn check_pod<'m>(pod: &'m PodManifest, workload: Option<&Workload>, features: &F
     Checked { pod, count: pod.origin.count, planned: checked.planned, diagnostics }
 }
 
-/// Whether a finding is about a name that is made of the object's name, which is checked by itself.
+/// Whether a finding is about a name that is derived from the object's name. [`name`] checks the object's
+/// name itself.
 fn follows_from_name(finding: &Finding, pod: &PodManifest) -> bool {
     let name = FieldPath::root().field("metadata").field("name");
     finding.path == name || (finding.path == FieldPath::spec("hostname") && pod.node(&finding.path).is_none())
 }
 
-/// What is wrong with the object's name, as its author wrote it.
+/// The problem with the object's name, as its author wrote it.
 fn name(pod: &PodManifest) -> Option<Diagnostic> {
     let path = |field: &'static str| FieldPath::root().field("metadata").field(field);
     let written = |field| {
@@ -89,7 +90,7 @@ fn name(pod: &PodManifest) -> Option<Diagnostic> {
         text.filter(|text| !text.is_empty()).map(|text| (field, text))
     };
     let (field, text) = written("name").or_else(|| written("generateName"))?;
-    // A suffix follows.
+    // The generated suffix makes a trailing dash valid.
     let text = if field == "generateName" { text.trim_end_matches('-') } else { text };
     let mut finding = validate_name(pod.origin.kind, text)?;
     finding.path = path(field);

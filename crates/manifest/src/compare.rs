@@ -1,5 +1,5 @@
-//! Compares the manifests that are running with new ones: which objects stay, which are updated in place, and
-//! which have to be replaced, and why.
+//! Compares running manifests with new ones. The result says which objects stay, which are updated in place,
+//! and which are replaced and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::workload::Workload;
 /// The most differences listed as the reason for a replacement.
 const REASONS_MAX: usize = 3;
 
-/// Fields of a pod's spec that can change while it is running, besides the images of its containers.
+/// Fields of a pod's spec that can change while it runs, in addition to the images of its containers.
 const CHANGEABLE: [&str; 3] =
     ["terminationGracePeriodSeconds", "activeDeadlineSeconds", "ephemeralContainers"];
 
@@ -24,7 +24,7 @@ pub struct Objects<'m> {
     pub pods: Vec<(&'m PodManifest, &'m Plan)>,
     /// The workloads the pods belong to, in the order of [`crate::Origin::workload`].
     pub workloads: &'m [Workload],
-    /// What the pods refer to.
+    /// The objects that the pods refer to.
     pub companions: &'m Companions,
 }
 
@@ -40,7 +40,7 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The name of a workload whose metadata is complete.
+    /// The key of a workload whose name and namespace are set.
     pub fn of_workload(workload: &Workload) -> Self {
         let metadata = workload.metadata();
         ObjectKey {
@@ -68,14 +68,14 @@ pub enum ObjectChange {
     Unchanged,
     /// It is updated in place.
     Updated(Vec<Change>),
-    /// It gets more or fewer pods; the others are not touched.
+    /// It gets more or fewer pods. The other pods keep running.
     Scaled {
         /// The number of pods before.
         from: usize,
         /// The number of pods after.
         to: usize,
     },
-    /// It is stopped in order, and its replacement is started when it is gone.
+    /// It is stopped in order. Its replacement is started when it has ended.
     Replaced {
         /// The paths of the differences.
         why: Vec<String>,
@@ -87,7 +87,7 @@ pub enum ObjectChange {
 }
 
 impl ObjectChange {
-    /// The name of the action, for people and programs.
+    /// The name of the change, for people and programs.
     pub fn name(&self) -> &'static str {
         match self {
             ObjectChange::Unchanged => "unchanged",
@@ -100,8 +100,8 @@ impl ObjectChange {
     }
 }
 
-/// Compares the running objects with the new ones. Returns every object of either side, the new ones first,
-/// in their order.
+/// Compares the running objects with the new ones. Returns the objects of both sides, first the new ones in
+/// their order.
 pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectChange)> {
     let before: BTreeMap<ObjectKey, usize> = old
         .workloads
@@ -155,7 +155,7 @@ fn compare_one(old: &Objects<'_>, was: usize, new: &Objects<'_>, is: usize) -> O
     }
 }
 
-/// Compares the plan of a running pod with a new plan, when everything outside the plans is the same.
+/// Compares the plan of a running pod with a new plan. Everything outside the plans must be equal.
 pub fn compare_plans(was: &Plan, is: &Plan) -> ObjectChange {
     match changes(was, is) {
         Ok(changes) if changes.is_empty() => ObjectChange::Unchanged,
@@ -179,7 +179,7 @@ fn fixed_parts(pod: &PodManifest) -> Value {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(container) = container.as_object_mut() {
                 container.remove("image");
-                // The default depends on the image tag; the plans show any other difference.
+                // The default depends on the image tag. Any other difference shows in the plans.
                 container.remove("imagePullPolicy");
             }
         }
@@ -187,7 +187,7 @@ fn fixed_parts(pod: &PodManifest) -> Value {
     value
 }
 
-/// A workload without its status, and without its replica count where that can change.
+/// A workload without its status, and without its number of replicas if that can change.
 fn template_parts(workload: &Workload) -> Value {
     let mut value = match workload {
         Workload::Pod(object) => to_json(object),
@@ -215,7 +215,7 @@ fn to_json(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap_or_default()
 }
 
-/// The paths of the differences. List entries are identified by name where they have one.
+/// The paths of the differences. List entries are matched by their names, if they have names.
 fn differences(was: &Value, is: &Value, path: &str, out: &mut Vec<String>) {
     if was == is {
         return;
@@ -270,7 +270,7 @@ fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
                 let (kind, name) = match field.as_str() {
                     "configMap" | "configMapRef" | "configMapKeyRef" => ("ConfigMap", "name"),
                     "secretRef" | "secretKeyRef" => ("Secret", "name"),
-                    // A volume has its own field name for this; an entry of a projected volume does not.
+                    // Volumes use the field `secretName` for this, but entries of a projected volume do not.
                     "secret" if below.get("secretName").is_some() => ("Secret", "secretName"),
                     "secret" => ("Secret", "name"),
                     "persistentVolumeClaim" => ("PersistentVolumeClaim", "claimName"),
@@ -294,7 +294,7 @@ fn references(value: &Value, out: &mut BTreeSet<(&'static str, String)>) {
     }
 }
 
-/// Describes a change in one line, for people.
+/// Describes a change in one line, for people to read.
 pub fn describe(change: &Change, plan: &Plan) -> String {
     let name = |at: usize| plan.containers.get(at).map_or("?", |c: &ContainerPlan| c.name.as_str());
     let seconds = |ms: u64| format!("{} s", ms / 1_000);

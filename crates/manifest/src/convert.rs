@@ -1,4 +1,4 @@
-//! Edits the text of a manifest pod by pod, and reads the result again to see what became of each.
+//! Converts the text of a manifest to another dialect, pod by pod, and compares the plans before and after.
 
 use outrigger_lifecycle::convert::{
     Difference, Edit, Target, compare, compare_restarts, convert as edits_to, keep_restarts,
@@ -12,14 +12,14 @@ use crate::pod::PodManifest;
 use crate::read::{ReadOptions, read};
 use crate::span::SourceFile;
 
-/// What a conversion comes to.
+/// The result of a conversion.
 #[derive(Debug)]
 pub struct Converted {
     /// The new text.
     pub text: String,
-    /// What is lost, where it was written.
+    /// The lost guarantees, at the containers that lose them.
     lost: Vec<Diagnostic>,
-    /// What else is different.
+    /// Other differences.
     pub notes: Vec<String>,
 }
 
@@ -29,34 +29,34 @@ pub enum ConvertError {
     /// The text cannot be edited.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// The dialect has no words for a pod.
+    /// The dialect cannot express the order of a pod.
     #[error("pod {pod} cannot be expressed in {dialect}: {why}")]
     NotExpressible {
-        /// Its name.
+        /// The name of the pod.
         pod: String,
         /// The dialect.
         dialect: &'static str,
-        /// The first error in what was written.
+        /// The first error in the converted pod.
         why: String,
     },
-    /// What was written cannot be read again: a bug.
+    /// The converted text cannot be read. This is a bug.
     #[error("the converted manifest cannot be read: {0}")]
     Unreadable(Diagnostics),
 }
 
 impl Converted {
-    /// What is lost, as errors or warnings.
+    /// The lost guarantees, as errors or warnings.
     pub fn losses(&self, severity: Severity) -> Vec<Diagnostic> {
         let with = |d: &Diagnostic| Diagnostic { severity, ..d.clone() };
         self.lost.iter().map(with).collect()
     }
 }
 
-/// Converts every pod of a text to another dialect. `pods` are those of the text, checked; `options` and `features` are
-/// what it was read and checked with.
+/// Converts every pod of a text to another dialect. `pods` are the checked pods of the text. `options` and
+/// `features` are those with which the text was read and checked.
 ///
 /// # Errors
-/// The text cannot be edited, or the dialect has no words for a pod.
+/// The text cannot be edited, or the dialect cannot express a pod.
 pub fn convert(
     text: &str,
     pods: &[Checked<'_>],
@@ -115,7 +115,8 @@ fn is_of_job(pod: &PodManifest) -> bool {
     matches!(pod.origin.kind, "Job" | "CronJob")
 }
 
-/// The converted text, where Jobs still count the same restarts: the dialects have different defaults.
+/// The converted text with annotations that keep which restarts Jobs count, because the defaults of the
+/// dialects differ.
 fn with_restarts_kept(
     text: String,
     pods: &[Checked<'_>],
@@ -146,7 +147,7 @@ impl Converted {
     }
 }
 
-/// Says so where a probe is not only moved but copied.
+/// Notes about probes that were copied and not only moved.
 fn copied_probes(edits: &[Edit], plan: &Plan) -> Vec<String> {
     let copied = |edit: &Edit| match edit {
         Edit::Insert { map, key: "startupProbe", .. } => {
@@ -161,7 +162,7 @@ fn copied_probes(edits: &[Edit], plan: &Plan) -> Vec<String> {
     edits.iter().filter_map(copied).collect()
 }
 
-/// Carries the edits of one pod out.
+/// Applies the edits of one pod to a text.
 fn edit(text: &str, pod: &PodManifest, edits: &[Edit]) -> Result<String, EditError> {
     let mut editor = Editor::new(text, pod.origin.document_index)?;
     for edit in edits {
@@ -170,10 +171,10 @@ fn edit(text: &str, pod: &PodManifest, edits: &[Edit]) -> Result<String, EditErr
     Ok(editor.finish())
 }
 
-/// Carries one edit of a pod out on its text.
+/// Applies one edit of a pod to its text.
 ///
 /// # Errors
-/// The text cannot be edited there.
+/// The text cannot be edited at this path.
 pub fn apply(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), EditError> {
     let at = |path: &FieldPath| pod.document_path(path);
     match edit {
@@ -191,7 +192,8 @@ pub fn apply(editor: &mut Editor, pod: &PodManifest, edit: &Edit) -> Result<(), 
     }
 }
 
-/// The text with a string of several lines written as such (`key: |`), where it was just written as a quoted one.
+/// The text with the string at `path` as a block (`key: |`), if it has several lines. The editor writes such
+/// strings in quotes.
 fn as_lines(editor: &Editor, path: &FieldPath) -> Option<String> {
     let (text, node) = (editor.text(), editor.root().at(path)?);
     let value = node.to_json();
@@ -199,7 +201,7 @@ fn as_lines(editor: &Editor, path: &FieldPath) -> Option<String> {
     let line = &text[text[..span.start].rfind('\n').map_or(0, |i| i + 1)..span.start];
     let indent = line.len() - line.trim_start().len();
     let Some(Segment::Field(key)) = path.0.last() else { return None };
-    // Only behind a key in block style; and nothing that would read differently without quotes.
+    // This works only after a key in block style, and for text that reads the same without quotes.
     let alone = line.trim_start() == format!("{key}: ");
     let plain = value.lines().all(|l| !l.is_empty() && !l.starts_with(' ')) && !value.contains(['\t', '\r']);
     if !text[span.start..].starts_with('"') || !alone || !plain {

@@ -1,8 +1,8 @@
-//! Decodes the tree into Kubernetes types.
+//! Decodes the spanned tree into Kubernetes types.
 //!
 //! This is a serde deserializer over the spanned tree. The generated types pass it the names of all their
-//! fields, so it detects unknown fields without a schema of its own, and every message has a position. It
-//! reports and continues where it can, so that one run reports every error.
+//! fields, so it finds unknown fields without a schema of its own. Every message has a position. It reports
+//! an error and continues if it can, so that one run reports all errors.
 
 mod mistakes;
 mod rejected;
@@ -26,7 +26,7 @@ const HINTS_MAX: usize = 200;
 
 /// A decoded object, and the fields its type does not have.
 pub(crate) struct Decoded<T> {
-    /// The object, unless something made it unreadable.
+    /// The object; `None` if an error made it unreadable.
     pub(crate) object: Option<T>,
     /// The `lifecycle.type` of containers: the path in the object, and the text.
     pub(crate) lifecycle_types: Vec<(FieldPath, String)>,
@@ -54,7 +54,7 @@ pub(crate) fn decode<T: de::DeserializeOwned>(root: &Node, validate: Validate) -
 
 struct Context<'c> {
     validate: Validate,
-    /// The whole object: a hint may need more than the place it is given at.
+    /// The whole object. A hint may need more than the value it is about.
     root: &'c Node,
     diagnostics: RefCell<Vec<Diagnostic>>,
     lifecycle_types: RefCell<Vec<(FieldPath, String)>>,
@@ -90,7 +90,7 @@ impl Path<'_> {
         }
     }
 
-    /// ` in `spec.containers[0]``, or nothing at the top.
+    /// The text `` in `spec.containers[0]` ``, or nothing at the top.
     fn inside(&self) -> String {
         match self.to_field_path() {
             path if path.0.is_empty() => String::new(),
@@ -99,7 +99,7 @@ impl Path<'_> {
     }
 }
 
-/// The required form of a scalar, beyond what serde asks for.
+/// The required form of a scalar, if serde's request is not specific enough.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Want {
     Any,
@@ -179,7 +179,7 @@ impl<'c> De<'c> {
         self.context.report(diagnostic);
     }
 
-    /// Null where the type does not allow it: Kubernetes reads it as the empty value.
+    /// Reports a null that the type does not allow. Kubernetes reads it as the empty value.
     fn null_as(&self, empty: &str) {
         let field = self.path.to_field_path();
         let message = format!("`{field}` has no value and is read as {empty}");
@@ -194,7 +194,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The text of a string; reports an error if it is not a string.
+    /// The text of a string. Reports an error if the value is not a string.
     fn string(&self) -> &'c str {
         let Some(scalar) = self.scalar() else {
             self.wrong("a string", None);
@@ -281,7 +281,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The text of a quantity; a number is accepted too.
+    /// The text of a quantity, which may also be a number.
     fn quantity(&self) -> String {
         let text = match self.scalar().map(|scalar| (scalar, resolve(scalar))) {
             Some((_, Resolved::Int(value))) => value.to_string(),
@@ -296,7 +296,7 @@ impl<'c> De<'c> {
         "0".to_owned()
     }
 
-    /// Gives an error from a visitor the position of its value.
+    /// Adds the position of the value to an error from a visitor.
     fn place<T>(&self, result: Result<T, DecodeError>) -> Result<T, DecodeError> {
         result.map_err(|mut error| {
             if error.span.is_none() {
@@ -322,7 +322,7 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The fields of a struct that its type has; all others are reported.
+    /// The entries of a struct that its type knows. All others are reported.
     fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<&'c Entry> {
         let mut known = Vec::new();
         if let ("Lifecycle", Value::Scalar(scalar)) = (name, &self.node.value)
@@ -343,8 +343,8 @@ impl<'c> De<'c> {
         known
     }
 
-    /// `lifecycle.type` of the sidecar proposal. Kubernetes did not keep this field, so it is stored beside
-    /// the object.
+    /// Stores `lifecycle.type` of the sidecar proposal beside the object, because Kubernetes' types do not
+    /// have this field.
     fn lifecycle_type(&self, entry: &'c Entry) {
         let path = Path { parent: Some(self.path), segment: PathSegment::Field(&entry.key, &[]) };
         let de = De {
@@ -370,7 +370,7 @@ impl<'c> De<'c> {
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
-        // Searching for similar names takes time, and so many hints are not useful.
+        // Searching for similar names takes time, and more hints would not be useful.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             let path = self.path.to_field_path();
             diagnostic.hint = rejected::hint(name, entry, &path, self.context.root)
@@ -381,7 +381,7 @@ impl<'c> De<'c> {
         self.context.report(diagnostic);
     }
 
-    /// A field that is indented too far belongs to one of the parents.
+    /// The parent that has this field, for a field that is indented too far.
     fn field_of_ancestor(&self, key: &str) -> Option<String> {
         let mut at = Some(self.path);
         while let Some(path) = at {
@@ -412,7 +412,7 @@ impl<'c> De<'c> {
     }
 }
 
-/// The position for messages about an entry's value: a scalar itself, or the key of a map or list.
+/// The position for messages about an entry's value: the scalar itself, or the key of a map or list.
 fn place_of(entry: &Entry) -> Span {
     match &entry.value.value {
         Value::Scalar(_) if !entry.value.span.is_empty() => entry.value.head(),
@@ -428,7 +428,7 @@ fn abbreviate(text: &str) -> String {
 
 /// The most similar name, if one is similar enough to be a likely typo.
 pub fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
-    // Comparing is quadratic in length, and no field has a name this long.
+    // Comparing takes quadratic time, and no field has a name this long.
     if name.len() > 64 {
         return None;
     }
@@ -440,7 +440,7 @@ pub fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_ascii_lowercase()), *k))
         .min_by_key(|(distance, k)| (*distance, k.len()))
-        // One or two letters are too few to guess from.
+        // Words of one or two letters are too short to guess from.
         .filter(|(distance, k)| *distance <= 1 + k.len().min(name.len()) / 6 && k.len().max(name.len()) > 2)
         .map(|(_, k)| k)
 }

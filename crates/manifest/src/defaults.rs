@@ -1,4 +1,4 @@
-//! The defaults that the Kubernetes API server fills in.
+//! Fills in the defaults that the Kubernetes API server fills in.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 /// Images that are local files or directories.
 const LOCAL_IMAGE_SCHEMES: [&str; 4] = ["rootfs:", "oci:", "oci-archive:", "docker-archive:"];
 
-/// The mode of files in ConfigMap, Secret, downward API and projected volumes.
+/// The default mode of files in ConfigMap, Secret, downward API and projected volumes.
 const FILE_MODE: i32 = 0o644;
 
 /// Fills in the fields the author left out.
@@ -57,7 +57,7 @@ fn container(c: &mut Container, host_network: bool) {
     }
 }
 
-/// The same for an ephemeral container, which has the same fields under another type.
+/// The same for an ephemeral container, whose type has the same fields.
 fn ephemeral_container(c: &mut EphemeralContainer, host_network: bool) {
     pull_policy(c.image.as_deref(), &mut c.image_pull_policy);
     default(&mut c.termination_message_path, || "/dev/termination-log".to_owned());

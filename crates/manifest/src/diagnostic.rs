@@ -1,4 +1,4 @@
-//! Errors, warnings and notes about a manifest, and how they are shown.
+//! Errors, warnings and notes about a manifest, and their text and JSON output.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::span::{SourceFile, Span, floor_boundary};
 
-/// A longer line is only referred to, not shown: a manifest on one line would fill the terminal.
+/// The longest source line that is shown. A manifest on one line would fill the terminal.
 const LINE_BYTES_SHOWN_MAX: usize = 400;
 
 /// One error, warning or note for the author of a manifest.
@@ -63,8 +63,8 @@ impl Diagnostic {
         self
     }
 
-    /// Whether one of these errors is about the same text: a value that cannot be read has no meaning, and nothing more is to
-    /// be said about it.
+    /// Whether one of these errors is about the same text. A value that cannot be read has no meaning, so
+    /// further messages about it do not help.
     pub fn follows_from(&self, errors: &[Diagnostic]) -> bool {
         let overlaps = |a: Span, b: Span| a.file == b.file && a.start < b.end && b.start < a.end;
         let errors = errors.iter().filter(|d| d.severity == Severity::Error).filter_map(|d| d.span);
@@ -72,7 +72,7 @@ impl Diagnostic {
     }
 }
 
-/// Why a manifest was rejected: at least one error, and the warnings found on the way.
+/// Why a manifest was rejected: at least one error, and the warnings that were found too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -98,8 +98,8 @@ pub fn render(diagnostics: &[Diagnostic], sources: &[SourceFile], color: bool) -
     show(diagnostics, sources, renderer.term_width(110))
 }
 
-/// The same in lines of at most `width` columns, as far as names and paths allow it. Sentences are wrapped, and long
-/// lines of the source are cut.
+/// The same as [`render`], but with at most `width` columns if names and paths are not longer. Sentences are
+/// wrapped, and long source lines are cut.
 pub fn render_within(
     diagnostics: &[Diagnostic],
     sources: &[SourceFile],
@@ -117,7 +117,7 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile], renderer: Renderer) 
     for diagnostic in diagnostics {
         let text = renderer.render(&[group(diagnostic, sources)]);
         if diagnostic.span.is_none() && diagnostic.labels.is_empty() {
-            // Without a place there is nothing that the bar could belong to.
+            // Without a source line, the renderer's vertical bar has no meaning.
             let lines: Vec<&str> = text.lines().filter(|line| !is_bar(line)).collect();
             out.push_str(&lines.join("\n"));
         } else {
@@ -128,8 +128,8 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile], renderer: Renderer) 
     out
 }
 
-/// A diagnostic whose sentences are wrapped to a width. The renderer indents their further lines. Labels that do not
-/// fit beside the text they are about stand below.
+/// Wraps the sentences of a diagnostic to a width. The renderer indents the lines after the first. Labels
+/// that do not fit beside their text are moved below.
 fn narrow(diagnostic: &Diagnostic, sources: &[SourceFile], width: usize) -> Diagnostic {
     let lines = diagnostic.span.iter().chain(diagnostic.labels.iter().map(|(span, _)| span));
     let position = |span: &Span| sources.get(span.file).map(|source| source.position(span.start));
@@ -138,7 +138,7 @@ fn narrow(diagnostic: &Diagnostic, sources: &[SourceFile], width: usize) -> Diag
     let head = "warning: ".len() + code;
     let mut narrow = diagnostic.clone();
     narrow.message = wrap(&diagnostic.message, width.saturating_sub(head));
-    // The renderer shows every marked text in full.
+    // The renderer does not cut marked text, so it is cut here.
     let clip = |span: &mut Span| span.end = span.end.min(span.start + width / 2);
     narrow.span.iter_mut().for_each(clip);
     let mut below: Vec<String> = diagnostic.hint.iter().cloned().collect();
@@ -169,7 +169,7 @@ fn narrow(diagnostic: &Diagnostic, sources: &[SourceFile], width: usize) -> Diag
     narrow
 }
 
-/// Breaks lines at spaces. Lines that are indented are meant to be copied, and stay as they are.
+/// Breaks lines at spaces. Indented lines are kept, because they are meant to be copied.
 fn wrap(text: &str, width: usize) -> String {
     let mut out: Vec<String> = Vec::new();
     for paragraph in text.split('\n') {
@@ -192,7 +192,7 @@ fn wrap(text: &str, width: usize) -> String {
     out.join("\n")
 }
 
-/// Whether a line has nothing but a bar, perhaps in color.
+/// Whether a line has only a vertical bar, possibly in colour.
 fn is_bar(line: &str) -> bool {
     let mut shown = String::new();
     let mut rest = line;
@@ -216,7 +216,7 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a [SourceFile]) -> Group<'a>
     }
     let mut group = Group::with_title(title);
 
-    // One snippet per file, the primary one first.
+    // There is one snippet per file. The file of the diagnostic itself comes first.
     let mut places: Vec<(Span, Option<&str>, bool)> = Vec::new();
     places.extend(diagnostic.span.map(|span| (span, None, true)));
     places.extend(
@@ -262,14 +262,14 @@ fn snippet<'a>(source: &'a SourceFile, places: &[(Span, Option<&'a str>, bool)])
         let start = floor_boundary(text, span.start) - first;
         let end = floor_boundary(text, span.end).max(span.start) - first;
         let kind = if *primary { AnnotationKind::Primary } else { AnnotationKind::Context };
-        // For a block of several lines, point at the first one.
+        // In a block of several lines, only the first one is marked.
         let end = window[start..end.max(start)].find('\n').map_or(end, |i| start + i);
         snippet = snippet.annotation(kind.span(start..end).label(*label));
     }
     snippet.into()
 }
 
-/// The diagnostics for machines: an array of objects with `severity`, `message`, `file`, `line`, `column`, ….
+/// The diagnostics as JSON: an array of objects with `severity`, `message`, `file`, `line`, `column`, ….
 pub fn to_json(diagnostics: &[Diagnostic], sources: &[SourceFile]) -> serde_json::Value {
     let place = |span: Span| {
         sources.get(span.file).map(|source| {

@@ -1,8 +1,8 @@
-//! Edits the text of a manifest and leaves the rest unchanged: comments, field order, style, blank lines.
+//! Edits the text of a manifest, and keeps everything else: comments, field order, style and blank lines.
 //!
-//! Every edit replaces some bytes. After each edit the text is parsed again and must contain exactly the old
-//! content plus the requested change; otherwise the edit is refused. A layout the editor cannot handle, or a
-//! value shared through an anchor, leads to an error and never to a wrong manifest.
+//! Every edit replaces some bytes. The text is then parsed again, and must contain exactly the old content
+//! plus the requested change; otherwise the edit is refused. If the editor cannot handle a layout, or a value
+//! is shared through an anchor, the result is an error and never a wrong manifest.
 //!
 //! ```
 //! use outrigger_lifecycle::FieldPath;
@@ -53,7 +53,7 @@ pub enum EditError {
     /// The value belongs to an anchor and is used in several places.
     #[error("`{0}` is shared through a YAML anchor: write it out where it is used, then try again")]
     Shared(FieldPath),
-    /// The text around the path is laid out in a way the editor does not handle.
+    /// The editor does not support the layout of the text around the path.
     #[error("cannot edit the text around `{0}`: reformat it, then try again")]
     Unusual(FieldPath),
 }
@@ -67,12 +67,12 @@ pub struct Editor {
     json: bool,
 }
 
-/// What becomes of the comments below something that is removed, which are indented like a part of it.
+/// What happens to the comments below a removed value that are indented like a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Comments {
-    /// They stay.
+    /// They are kept.
     Stay,
-    /// They go with it: they were copied.
+    /// They are removed too, because they were copied before.
     Go,
 }
 
@@ -122,7 +122,7 @@ impl Editor {
             if !merged {
                 return self.replace(path, value);
             }
-            // The map's own entry overrides one from a merge key.
+            // An entry of the map overrides one from a merge key.
             let (parent, key) = split_field(path)?;
             return self.insert_entry(&parent, None, &key, value);
         }
@@ -196,13 +196,13 @@ impl Editor {
             return apply(self, patch);
         }
         let Some((end, moved)) = below else { return apply(self, patch) };
-        // Left where they are, they may be taken for a part of what is above: of a text of several lines.
+        // In their place they could become part of a multi-line text above. Then they are moved.
         let moved = Patch { start: patch.start, end, with: moved };
         apply(self, patch).or_else(|_| apply(self, moved))
     }
 
-    /// The comments below whole lines that are removed and indented like a part of them: where they end, and
-    /// how they look indented like what is removed.
+    /// The comments below removed lines that are indented like a part of them: their end, and their text with
+    /// the indentation of the removed lines.
     fn comments_below(&self, patch: &Patch) -> Option<(usize, String)> {
         let text = &self.text;
         if !patch.with.is_empty()
@@ -263,8 +263,8 @@ impl Editor {
         self.together(|editor| editor.insert_item_lines(list, index, &value, &lines))
     }
 
-    /// Moves a list entry to another list (or to another index of its own), with its comments. The target
-    /// list is created if it does not exist; a list that becomes empty is removed.
+    /// Moves a list entry, with its comments, to another list or to another index in its own list. A missing
+    /// target list is created. A list that becomes empty is removed.
     pub fn move_item(&mut self, from: &FieldPath, to: &FieldPath, index: usize) -> Result<(), EditError> {
         let Some((from_list, Segment::Index(from_index))) = split(from) else {
             return Err(EditError::NoSuchPath(from.clone()));
@@ -285,13 +285,13 @@ impl Editor {
             if alone && *to != from_list {
                 return editor.remove_with(&from_list, comments);
             }
-            // Within one list, the entry may just have been shifted by its own copy.
+            // Within one list, the inserted copy may have shifted the original entry.
             let pushed = *to == from_list && index <= from_index;
             editor.remove_with(&from_list.index(from_index + usize::from(pushed)), comments)
         })
     }
 
-    /// Applies several edits as one: all of them, or none.
+    /// Applies several edits as one. If one fails, none is applied.
     fn together(
         &mut self,
         edits: impl FnOnce(&mut Editor) -> Result<(), EditError>,
@@ -302,7 +302,7 @@ impl Editor {
         Ok(())
     }
 
-    /// Creates a missing list before the neighbour that its first entry comes from.
+    /// Creates a missing list before its neighbour, the list that its first entry comes from.
     fn make_list_before(&mut self, list: &FieldPath, neighbour: &FieldPath) -> Result<(), EditError> {
         let (Some((map, Segment::Field(key))), Some((other, Segment::Field(neighbour)))) =
             (split(list), split(neighbour))
@@ -354,7 +354,7 @@ impl Editor {
         self.apply(path, patch, move |root| model::set(root, &path_for_model, value))
     }
 
-    /// [`Editor::replace`], with errors reported at another path.
+    /// The same as [`Editor::replace`], but errors name another path.
     fn replace_checked(
         &mut self,
         path: &FieldPath,
@@ -410,7 +410,7 @@ impl Editor {
         Some(Patch { start: dash, end, with: lines.trim_start().to_owned() })
     }
 
-    /// Adds an entry to a map before the `at`th of its own entries, or at the end.
+    /// Adds an entry to a map, before its own entry number `at` or at the end.
     fn insert_entry(
         &mut self,
         path: &FieldPath,
@@ -465,12 +465,13 @@ impl Editor {
             let start = block_start(text, first);
             return Patch { start, end: start, with: lines + newline(text) };
         }
-        // The first entry is behind a dash: the new one takes its place.
+        // The first entry follows a dash. The new entry takes its place there.
         let with = format!("{}{}{}", lines.trim_start(), newline(text), " ".repeat(key_column));
         Patch { start: first, end: first, with }
     }
 
-    /// Whole lines after the line of an offset, and after comments below it that are indented deeper than them.
+    /// Inserts whole lines after the line of an offset, and after comments below it that are indented deeper
+    /// than `column`.
     fn lines_after(&self, at: usize, column: usize, lines: &str) -> Patch {
         let start = next_line(&self.text, comments_end(&self.text, at, column));
         let with = if start > 0 && self.text[..start].ends_with('\n') {
@@ -481,7 +482,7 @@ impl Editor {
         Patch { start, end: start, with }
     }
 
-    /// Adds an element to a flow collection before its `at`th element.
+    /// Adds an element to a flow collection, before element number `at`.
     fn flow_insert_patch(&self, node: &Node, elements: Vec<(usize, usize)>, at: usize, with: &str) -> Patch {
         let text = &self.text;
         if let Some(&(start, _)) = elements.get(at) {
@@ -497,7 +498,7 @@ impl Editor {
             Some(&(start, end)) => {
                 let line = line_start(text, start);
                 let indent = &text[line..start];
-                // One element per line stays one element per line.
+                // If each element is on its own line, so is the new one.
                 let with = if indent.trim().is_empty() {
                     format!(",{}{indent}{with}", newline(text))
                 } else {
@@ -508,7 +509,7 @@ impl Editor {
         }
     }
 
-    /// Removes an element from a flow collection, with one comma.
+    /// Removes an element and one comma from a flow collection.
     fn flow_remove_patch(elements: &[(usize, usize)], at: usize) -> Patch {
         let (start, end) = elements[at];
         let (start, end) = match (elements.get(at + 1), at.checked_sub(1)) {
@@ -532,7 +533,7 @@ impl Editor {
         if first_on_line(text, start) {
             return Patch { start: line_start(text, start), end: next_line(text, end), with: String::new() };
         }
-        // The entry is behind a dash: the next one moves up, unless there are comments in between.
+        // The entry follows a dash. The next entry takes its place, unless there are comments in between.
         let next = own.get(at + 1).map(|entry| entry.key_span.start);
         match next {
             Some(next)
@@ -562,7 +563,7 @@ impl Editor {
         Some(Patch { start: block_start(text, dash), end: next_line(text, end), with: String::new() })
     }
 
-    /// The lines of a block list's entry, as if its dash were in the first column.
+    /// The lines of an entry of a block list, moved so that its dash is in the first column.
     fn item_lines(&self, list: &Node, item: &Node) -> Option<String> {
         let text = &self.text;
         if list.flow || item.alias.is_some() {
@@ -629,7 +630,7 @@ impl Editor {
         self.apply(path, patch, move |root| model::insert_item(root, &path_for_model, index, value))
     }
 
-    /// Applies a patch if the text then has the expected content.
+    /// Applies a patch, if the text then has the expected content.
     fn apply(
         &mut self,
         path: &FieldPath,
@@ -684,7 +685,7 @@ fn split_field(path: &FieldPath) -> Result<(FieldPath, String), EditError> {
     }
 }
 
-/// The value inside the maps that lead to it; `None` if a list would have to be created.
+/// The value wrapped in the maps of a path; `None` if a list would have to be created.
 fn nest(segments: &[Segment], value: &Json) -> Option<Json> {
     segments.iter().rev().try_fold(value.clone(), |value, segment| match segment {
         Segment::Field(name) => {
@@ -696,7 +697,7 @@ fn nest(segments: &[Segment], value: &Json) -> Option<Json> {
     })
 }
 
-/// The lines with every non-empty one moved to a column, and with the line breaks of the text.
+/// Moves all lines that are not empty to a column, with the line breaks of the text.
 fn indented(lines: &str, column: usize, newline: &str) -> String {
     shift(lines, 0, column).replace('\n', newline)
 }

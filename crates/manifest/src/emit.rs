@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use crate::scalar::{Resolved, resolve_plain};
 
-/// The style of inline text.
+/// The style of a value on one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// A value behind `key: ` in block style.
+    /// After `key: ` in block style.
     Block,
     /// Inside `{…}` or `[…]` of YAML.
     Flow,
-    /// JSON.
+    /// As JSON.
     Json,
 }
 
@@ -38,12 +38,12 @@ pub(crate) fn inline(value: &Value, style: Style) -> String {
     }
 }
 
-/// Words as a list on one line, such as `[sleep, "1"]`: those that YAML would read as something else are quoted.
+/// Words as a list on one line, such as `[sleep, "1"]`. Words that YAML would not read as text are quoted.
 pub fn flow_list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     inline(&words.into_iter().collect(), Style::Flow)
 }
 
-/// Whether a value takes lines of its own in block style.
+/// Whether a value needs its own lines in block style.
 pub(crate) fn is_block(value: &Value) -> bool {
     match value {
         Value::Array(items) => !items.is_empty(),
@@ -52,14 +52,14 @@ pub(crate) fn is_block(value: &Value) -> bool {
     }
 }
 
-/// The header and lines of a multi-line string as a block scalar, if it reads back the same.
+/// The header and lines of a multi-line string as a block scalar, if it can be read back unchanged.
 pub(crate) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
     let text = value.as_str().filter(|text| text.contains('\n'))?;
     let (header, body) = match text.strip_suffix('\n') {
         Some(body) => ("|", body),
         None => ("|-", text),
     };
-    // The first line sets the indentation, and the end is cut to at most one line break.
+    // The first line determines the indentation, and at most one line break at the end is kept.
     let edges_ok =
         !body.starts_with([' ', '\t', '\n']) && !body.ends_with(['\n', ' ', '\t']) && !body.is_empty();
     let chars_ok = !body.contains(|c: char| c.is_control() && c != '\n' && c != '\t' || c == '\u{feff}');
@@ -68,7 +68,7 @@ pub(crate) fn literal(value: &Value) -> Option<(&'static str, Vec<String>)> {
     (edges_ok && chars_ok && blank_ok).then_some((header, lines))
 }
 
-/// The lines of a value in block style, without indentation in front of the first column.
+/// The lines of a value in block style, without indentation.
 pub(crate) fn block(value: &Value) -> Vec<String> {
     match value {
         Value::Object(entries) if !entries.is_empty() => {
@@ -92,7 +92,7 @@ pub(crate) fn entry(key: &str, value: &Value) -> Vec<String> {
     if !is_block(value) {
         return vec![format!("{key}: {}", inline(value, Style::Block))];
     }
-    // Lists are not indented below their key, as kubectl writes them.
+    // Like kubectl, do not indent lists below their key.
     let columns = if value.is_array() { 0 } else { 2 };
     let lines = block(value).into_iter().map(|line| indent(columns, line));
     std::iter::once(format!("{key}:")).chain(lines).collect()
@@ -113,11 +113,12 @@ pub(crate) fn string(text: &str, style: Style) -> String {
     if style != Style::Json && is_plain(text) {
         return text.to_owned();
     }
-    // A JSON string is a YAML double-quoted scalar.
+    // A JSON string is also a double-quoted YAML scalar.
     Value::String(text.to_owned()).to_string()
 }
 
-/// Whether a string can be written unquoted in any style and is still read as that string, by YAML 1.1 too.
+/// Whether a string can be written without quotes in any style, and YAML (1.1 too) still reads it as that
+/// string.
 fn is_plain(text: &str) -> bool {
     let first_ok =
         text.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '.' | '$'));

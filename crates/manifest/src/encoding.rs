@@ -1,10 +1,10 @@
-//! The bytes of a manifest file as text.
+//! Turns the bytes of a manifest file into text.
 
 use crate::diagnostic::Diagnostic;
 use crate::span::SourceFile;
 
 impl SourceFile {
-    /// A source from the bytes of a file; fails if they are not UTF-8.
+    /// A source from the bytes of a file. Fails if they are not UTF-8.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Box<Diagnostic>> {
         let name = name.into();
         match String::from_utf8(bytes) {
@@ -31,7 +31,7 @@ impl SourceFile {
     }
 }
 
-/// What a file is that was never text, and what to do about it.
+/// The kind of a binary file, and what to do about it.
 fn binary(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     const LOOKED_AT: usize = 8 << 10;
     match bytes {

@@ -1,5 +1,5 @@
-//! JSON text to a spanned tree. YAML is almost a superset of JSON: tabs, surrogate escapes and long keys
-//! differ.
+//! Parses JSON text into a spanned tree. The YAML parser cannot do this, because tabs, surrogate escapes and
+//! long keys differ.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// `true`, `false`, `null` or a number.
+    /// Parses `true`, `false`, `null` or a number.
     fn word(&mut self) -> Result<Node, Box<Diagnostic>> {
         let start = self.at;
         let rest = &self.text[start..];

@@ -1,4 +1,4 @@
-//! The keys of ConfigMaps and Secrets, which become names of files.
+//! Checks the keys of ConfigMaps and Secrets, which become file names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

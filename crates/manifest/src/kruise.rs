@@ -1,4 +1,4 @@
-//! Workloads of OpenKruise, read as the workloads of Kubernetes that they extend.
+//! Reads workloads of OpenKruise as the Kubernetes workloads that they extend.
 
 use outrigger_lifecycle::FieldPath;
 
@@ -10,17 +10,17 @@ use crate::tree::{Entry, Node, Value};
 /// The group of Kruise's workloads, in all its versions.
 const GROUP: &str = "apps.kruise.io/";
 
-/// A workload of Kruise that was rewritten.
+/// A rewritten workload of Kruise.
 pub(crate) struct Rewritten {
     /// The kind of `apps/v1` that it is read as.
     pub(crate) kind: &'static str,
     /// The object without the fields that only Kruise has.
     pub(crate) object: Node,
-    /// Says so.
+    /// A note or warning that the workload was rewritten.
     pub(crate) note: Diagnostic,
 }
 
-/// The fields that `apps/v1` does not have, by the kind they are in.
+/// The kind of `apps/v1` that a kind of Kruise is read as, and the fields that `apps/v1` does not have.
 fn extra_fields(kind: &str) -> Option<(&'static str, &'static [&'static [&'static str]])> {
     Some(match kind {
         "CloneSet" => (
@@ -56,13 +56,14 @@ fn extra_fields(kind: &str) -> Option<(&'static str, &'static [&'static [&'stati
     })
 }
 
-/// Whether a kind of Kruise is read as this kind.
+/// Whether a kind of Kruise is read as this Kubernetes kind.
 pub(crate) fn is_read_as(written: &str, kind: &str) -> bool {
     // A CloneSet with claims is a StatefulSet.
     written == "CloneSet" && (kind == "Deployment" || kind == "StatefulSet")
 }
 
-/// A workload of Kruise as the one of `apps/v1` that it extends; the object is returned as it is if it is another.
+/// Rewrites a workload of Kruise as the workload of `apps/v1` that it extends. Any other object is returned
+/// unchanged as the error.
 pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result<Rewritten, Node> {
     let extra = extra_fields(kind).filter(|_| api_version.starts_with(GROUP));
     let Some((mut as_kind, fields)) = extra else { return Err(object) };
@@ -79,7 +80,7 @@ pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result
     let has_claims = object.get("spec").and_then(|spec| spec.get("volumeClaimTemplates")).is_some();
     title.push_str(&match kind {
         "CloneSet" if has_claims => {
-            // Its pods have claims of their own and start in any order.
+            // Its pods have claims of their own and start in any order, as in a StatefulSet with `Parallel`.
             as_kind = "StatefulSet";
             start_together(&mut object, at);
             " runs as a StatefulSet, because its pods have claims of their own".to_owned()
@@ -95,7 +96,7 @@ pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result
     Ok(Rewritten { kind: as_kind, object, note })
 }
 
-/// Removes a field; whether it was there.
+/// Removes a field. Returns whether it existed.
 fn remove(object: &mut Node, path: &[&str]) -> bool {
     let (Value::Map(entries), [first, rest @ ..]) = (&mut object.value, path) else { return false };
     let Some(at) = entries.iter().position(|entry| &*entry.key == *first) else { return false };
@@ -108,7 +109,7 @@ fn remove(object: &mut Node, path: &[&str]) -> bool {
     }
 }
 
-/// Gives the object the apiVersion and kind that it is read as.
+/// Sets the apiVersion and kind that the object is read as.
 fn name_type(object: &mut Node, kind: &str) {
     let Value::Map(entries) = &mut object.value else { return };
     for entry in entries {

@@ -1,11 +1,11 @@
-//! Reads manifests: YAML and JSON to Kubernetes types, with the source position of everything.
+//! Reads manifests: turns YAML and JSON into Kubernetes types, with the source position of every value.
 //!
-//! [`read`] turns sources into a [`Manifest`]: pods to run (stamped out of Jobs, Deployments and so on), and the
-//! ConfigMaps, Secrets and claims they use. Whatever is wrong comes back as [`Diagnostics`], each with its place, and
-//! [`render`] shows them. [`check`] plans the pods and says what is wrong with them, [`mod@convert`] writes them in another
-//! dialect, and [`edit`] changes a manifest's text and leaves the rest of it alone.
+//! [`read`] turns sources into a [`Manifest`]: the pods to run (including those of Jobs, Deployments and so
+//! on), and the ConfigMaps, Secrets and claims that they use. Errors are [`Diagnostics`], each with its
+//! position, and [`render`] shows them. [`check`] plans the pods and reports problems, [`mod@convert`]
+//! converts them to another dialect, and [`edit`] changes the text of a manifest without touching the rest.
 //!
-//! Nothing here does I/O or runs anything.
+//! This crate does no I/O and runs nothing.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,23 +1,23 @@
-//! Limits, so that no manifest can hang Outrigger or exhaust the machine.
+//! Limits on manifests, so that no manifest can hang Outrigger or use up the machine's memory.
 
 /// The limits on a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one source file.
+    /// The size of one source file in bytes.
     pub file_bytes_max: usize,
-    /// Nesting depth of maps and lists.
+    /// The nesting depth of maps and lists.
     pub depth_max: usize,
-    /// Nodes of all documents of one source, aliases expanded.
+    /// The number of nodes in all documents of one source, with aliases expanded.
     pub nodes_max: usize,
-    /// Bytes of all scalars of one source, aliases expanded.
+    /// The number of bytes in all scalars of one source, with aliases expanded.
     pub scalar_bytes_max: usize,
-    /// Documents of one source.
+    /// The number of documents in one source.
     pub documents_max: usize,
-    /// Pods created from one manifest.
+    /// The number of pods created from one manifest.
     pub pods_max: usize,
-    /// Bytes of all pods created from one manifest, as estimated from their text.
+    /// The number of bytes in all pods created from one manifest, estimated from their text.
     pub pod_bytes_max: usize,
-    /// Errors and warnings that are kept; the rest are only counted.
+    /// The number of errors and warnings that are kept. All further ones are only counted.
     pub diagnostics_max: usize,
 }
 

@@ -1,18 +1,19 @@
-//! Generated names and uids. They come from hashes, not from random numbers: the same manifest gives the same
-//! pods every time, and a process that resumes a run of a node gives its pods the names they have.
+//! Generates names and uids from hashes instead of random numbers. The same manifest always gives the same
+//! pods, and a process that resumes a run of a node generates the same names again.
 
 use sha2::{Digest, Sha256};
 
-/// The alphabet of Kubernetes' generated names: no vowels, so no words, and no characters that look alike.
+/// The alphabet of Kubernetes' generated names. It has no vowels, to avoid words, and no characters that look
+/// alike.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Generated names must fit a DNS label.
+/// The longest generated name: it must fit into a DNS label.
 const NAME_BYTES_MAX: usize = 63;
 
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut hash = Sha256::new();
     for part in parts {
-        // The length keeps ("a", "bc") and ("ab", "c") apart.
+        // The length distinguishes ("a", "bc") from ("ab", "c").
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part.as_bytes());
     }
@@ -34,7 +35,7 @@ pub(crate) fn uid(namespace: &str, kind: &str, name: &str) -> String {
     format!("{}-{}-{}-{}-{}", hex(&b[0..4]), hex(&b[4..6]), hex(&b[6..8]), hex(&b[8..10]), hex(&b[10..16]))
 }
 
-/// `base` and `suffix`, with the base shortened so that the result fits.
+/// Joins `base` and `suffix`. The base is shortened if the name would be too long.
 pub(crate) fn join(base: &str, suffix: &str) -> String {
     let mut keep = base.len().min(NAME_BYTES_MAX.saturating_sub(suffix.len()));
     while !base.is_char_boundary(keep) {

@@ -1,5 +1,5 @@
-//! Objects that another object of the same manifest creates by itself: the pods in a status file beside their
-//! Job, or in a dump of a cluster beside their Deployment. Running both would do the work twice.
+//! Leaves out objects that another object of the same manifest creates. Examples are pods in a status file
+//! beside their Job, or in a dump of a cluster beside their Deployment. Running both would do the work twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
     told.collect()
 }
 
-/// An object by kind, namespace and name.
+/// The kind, namespace and name of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Id {
     kind: &'static str,
@@ -82,7 +82,7 @@ fn owner(workload: &Workload, there: &BTreeSet<Id>) -> Option<Id> {
         there.iter().find(|id| of_kind(id) && id.namespace == namespace && is(&id.name)).cloned()
     };
     let name = controller.name.as_str();
-    // The object between a pod and its Deployment or CronJob is often missing from the manifest.
+    // The object between a pod and its Deployment or CronJob is often not in the manifest.
     let between = || match controller.kind.as_str() {
         "ReplicaSet" => {
             let hash = label(metadata, "pod-template-hash")?;

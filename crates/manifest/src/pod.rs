@@ -1,4 +1,4 @@
-//! A pod from a manifest, and how its paths map back to the text.
+//! A pod from a manifest, and the text positions of its fields.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct PodManifest {
 /// Where a pod comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin {
-    /// The kind the user wrote: `Pod`, `Job`, `Deployment`, ….
+    /// The kind of the object that the user wrote: `Pod`, `Job`, `Deployment`, ….
     pub kind: &'static str,
     /// Its apiVersion.
     pub api_version: &'static str,
@@ -28,19 +28,20 @@ pub struct Origin {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
-    /// How many pods the object has at once. They differ in name and index only: this one stands for all.
+    /// How many pods the object has at the same time. This pod represents all of them, because they differ
+    /// only in name and index.
     pub count: usize,
-    /// Which of [`Manifest::workloads`](crate::Manifest::workloads) it is.
+    /// The index of the object in [`Manifest::workloads`](crate::Manifest::workloads).
     pub workload: usize,
     /// The position of the document.
     pub document: Span,
-    /// The index of the document in its file, from 0, as [`edit`](crate::edit) needs it.
+    /// The index of the document in its file, from 0. [`edit`](crate::edit) needs it.
     pub document_index: usize,
     /// The path from the document to the object: empty, or `items[3]` in a List.
     pub object_path: FieldPath,
     /// The path from the object to the pod: empty for a Pod, `spec.template` for a Deployment.
     pub template_path: FieldPath,
-    /// The object's tree.
+    /// The spanned tree of the object.
     pub(crate) object: Arc<Node>,
 }
 
@@ -55,14 +56,14 @@ impl PodManifest {
         self.input.pod.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    /// The position of the value at a path of the pod; if there is none, of the nearest parent that exists.
-    /// `None` only if not even the pod's template was written.
+    /// The position of the value at a path of the pod. If there is no value, the position of its nearest
+    /// existing parent. `None` only if the pod's template was not written at all.
     pub fn locate(&self, path: &FieldPath) -> Option<Span> {
         let walk = self.walk(path)?;
         Some(walk.node.alias.unwrap_or(walk.node.span))
     }
 
-    /// The position of the key of a path of the pod; for a list entry, or if there is no value, the nearest
+    /// The position of the key at a path of the pod. For a list entry, or if there is no value, the nearest
     /// key around it.
     pub fn locate_key(&self, path: &FieldPath) -> Option<Span> {
         for len in (0..=path.0.len()).rev() {
@@ -82,7 +83,7 @@ impl PodManifest {
         self.origin.point(path)
     }
 
-    /// The path from the document's root to a place in the pod, as the editor needs it.
+    /// The path from the document's root to a path of the pod. The editor needs it.
     pub fn document_path(&self, path: &FieldPath) -> FieldPath {
         let parts = [&self.origin.object_path, &self.origin.template_path, path];
         FieldPath(parts.iter().flat_map(|part| part.0.iter().cloned()).collect())
@@ -99,15 +100,16 @@ impl PodManifest {
     }
 }
 
-/// The only piece of a text that is not empty: the line of a block of one line, whose `|` is on the line above.
+/// The only piece of a text that is not empty. In a block with one line, this is that line and not the `|`
+/// above it.
 fn only_line(pieces: &[Span]) -> Option<Span> {
     let mut lines = pieces.iter().filter(|piece| !piece.is_empty());
     lines.next().copied().filter(|_| lines.next().is_none())
 }
 
 impl Origin {
-    /// The position to show for a message about a path of the pod: a scalar itself; for a map, a list or a
-    /// missing value, the key or first line that represents it.
+    /// The position to show for a message about a path of the pod. This is the scalar itself. For a map, a
+    /// list or a missing value, it is the key or the first line.
     pub fn point(&self, path: &FieldPath) -> Span {
         let Some(walk) = self.walk(path) else {
             return self.object.head();
@@ -115,7 +117,7 @@ impl Origin {
         if let (Value::Scalar(scalar), Some(Segment::Index(piece))) = (&walk.node.value, path.0.last())
             && walk.steps + 1 == path.0.len()
         {
-            // One piece of a text, if each piece has a position.
+            // One piece of a text, if the position of each piece is known.
             let place = scalar.pieces.get(*piece).filter(|_| walk.node.alias.is_none());
             return place.copied().unwrap_or_else(|| walk.node.head());
         }
@@ -131,7 +133,7 @@ impl Origin {
                 walk.node.head()
             }
             (_, Some(key)) => key,
-            // A list entry of several lines is best identified by its name.
+            // For a list entry with several lines, the name is shown.
             _ => match walk.node.entry("name") {
                 Some(name) if walk.node.alias.is_none() => name.value.head(),
                 _ => walk.node.head(),
@@ -141,7 +143,8 @@ impl Origin {
 
     fn walk(&self, path: &FieldPath) -> Option<Walk<'_>> {
         let template = self.object.at(&self.template_path);
-        // A pod of a Job takes its name and namespace from the Job: point there, the template has none.
+        // A pod of a Job takes its name and namespace from the Job. The template has none, so the Job's are
+        // shown.
         let of_owner = matches!(
             path.0.as_slice(),
             [Segment::Field(meta), Segment::Field(name)]
@@ -154,7 +157,7 @@ impl Origin {
                 if walk.steps > 0 || path.0.is_empty() {
                     return Some(walk);
                 }
-                // There is no `spec` at all: the template's own key is the nearest.
+                // There is no `spec`, so the template's own key is the nearest.
                 let whole = self.object.walk(&self.template_path);
                 Some(Walk { node: whole.node, key: whole.key, steps: 0 })
             }
@@ -164,7 +167,7 @@ impl Origin {
 }
 
 impl Diagnostic {
-    /// A finding of the lifecycle rules, with its paths resolved to positions in the pod's manifest.
+    /// A diagnostic from a finding. The finding's paths become positions in the pod's manifest.
     pub fn from_finding(finding: &Finding, pod: &PodManifest) -> Self {
         Diagnostic {
             severity: finding.severity,

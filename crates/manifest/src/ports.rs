@@ -1,4 +1,4 @@
-//! Host ports that two pods of a manifest need at the same time.
+//! Finds host ports that two pods of a manifest need at the same time.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::read::Manifest;
 /// A host port, by number and protocol.
 type HostPort = (i32, String);
 
-/// Reports host ports that more than one pod needs: only one of them could ever start.
+/// Reports host ports that more than one pod needs. Only one of these pods could ever start.
 pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     let mut taken: BTreeMap<HostPort, Vec<(&PodManifest, FieldPath, String)>> = BTreeMap::new();
@@ -20,7 +20,7 @@ pub fn check_host_ports(manifest: &Manifest) -> Vec<Diagnostic> {
             let before = taken.entry(port.clone()).or_default();
             let clash = before.iter().find(|(_, _, other)| other.is_empty() || ip.is_empty() || *other == ip);
             match clash {
-                // Two containers of one pod are checked by another rule.
+                // Another rule checks the containers of one pod.
                 Some((first, ..)) if first.origin.workload == pod.origin.workload => {}
                 Some((first, first_path, _)) => {
                     let message = format!(
@@ -62,8 +62,8 @@ fn of_one_workload(pod: &PodManifest, (number, protocol): &HostPort, path: &Fiel
     Diagnostic { code: Some("port"), ..Diagnostic::error(pod.point(path), message).hint(hint) }
 }
 
-/// The host ports of a pod: port, address (empty for all) and where it is written. Pods on the host network
-/// are left out: no port is forwarded for them.
+/// The host ports of a pod: port, address (empty for all) and path. Pods on the host network have none,
+/// because no port is forwarded for them.
 fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
     let Some(spec) = pod.input.pod.spec.as_ref().filter(|s| s.host_network != Some(true)) else {
         return Vec::new();

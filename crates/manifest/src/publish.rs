@@ -6,8 +6,8 @@ use outrigger_lifecycle::{ContainerRef, FieldPath, Segment};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// An object as JSON, with the `lifecycle.type` of each container put back. `template` is the path from the
-/// object to its pod: empty for a Pod.
+/// An object as JSON, with the `lifecycle.type` of each container added again. `template` is the path from
+/// the object to its pod, which is empty for a Pod.
 ///
 /// # Errors
 /// The object cannot be written as JSON.

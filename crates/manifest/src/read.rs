@@ -1,4 +1,4 @@
-//! Reads sources into a manifest.
+//! Reads sources into a manifest: objects, their defaults, and the checks of the Kubernetes API around a pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::workload::{Owner, Workload};
 use crate::yaml::Parsed;
 use crate::{json, keys, kruise, names, owned, yaml};
 
-/// How to treat unknown fields and duplicate keys; the same as kubectl's `--validate`.
+/// How to treat unknown fields and duplicate keys, like kubectl's `--validate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Validate {
     /// Report them as errors.
@@ -42,11 +42,11 @@ pub enum Validate {
 pub struct ReadOptions {
     /// How to treat unknown fields.
     pub validate: Validate,
-    /// The namespace of objects that do not set one; `default` unless set.
+    /// The namespace of objects that do not set one. If it is not set, `default`.
     pub namespace: Option<String>,
     /// Overrides the number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet.
     pub replicas: Option<u32>,
-    /// List every skipped object, not only the number of each kind.
+    /// Whether to list every skipped object, instead of only the number of each kind.
     pub list_skipped: bool,
     /// The limits on a manifest.
     pub limits: Limits,
@@ -55,13 +55,14 @@ pub struct ReadOptions {
 /// The result of reading.
 #[derive(Debug, Clone, Default)]
 pub struct Manifest {
-    /// The pods to run, in the order written: one for each object, which stands for all it has ([`Origin::count`]).
+    /// The pods to run, in the order of the text. There is one for each object, and it represents all pods of
+    /// the object ([`Origin::count`]).
     pub pods: Vec<PodManifest>,
     /// The workloads the pods belong to; see [`Origin::workload`].
     pub workloads: Vec<Workload>,
     /// The objects the pods may refer to.
     pub companions: Companions,
-    /// Warnings, when there are no errors.
+    /// Warnings and notes about a manifest without errors.
     pub warnings: Vec<Diagnostic>,
     /// The position of each object's name, by kind, namespace and name.
     pub places: BTreeMap<(&'static str, String, String), Span>,
@@ -107,18 +108,19 @@ pub fn read(sources: &[SourceFile], options: &ReadOptions) -> Result<Manifest, D
     Ok(manifest)
 }
 
-/// What could be read of sources that may have errors, to look for more of them.
+/// The readable part of sources that may have errors. It is used to look for further errors.
 #[derive(Debug)]
 pub struct Partial {
-    /// The objects that could be read. What is wrong with them is left out, so they must not be run if there are errors.
+    /// The objects that could be read, without their invalid parts. If there are errors, they must not be
+    /// run.
     pub manifest: Manifest,
     /// All errors and warnings, sorted by position.
     pub diagnostics: Vec<Diagnostic>,
-    /// Whether every object could be read: if not, one that others refer to may be missing.
+    /// Whether every object could be read. If not, an object that others refer to may be missing.
     pub is_complete: bool,
 }
 
-/// The same as [`read`], with what could be read even if there are errors.
+/// The same as [`read`], but returns the readable part even if there are errors.
 pub fn read_partial(sources: &[SourceFile], options: &ReadOptions) -> Partial {
     let mut reader = Reader {
         options,
@@ -143,7 +145,7 @@ pub fn read_partial(sources: &[SourceFile], options: &ReadOptions) -> Partial {
             }
         }
     }
-    // Of one file it can be said which.
+    // If there is only one file, the error can name it.
     let empty = match sources {
         [one] if is_empty(&one.text) => Some(Span::new(0, 0, 0)),
         _ => None,
@@ -151,7 +153,7 @@ pub fn read_partial(sources: &[SourceFile], options: &ReadOptions) -> Partial {
     reader.finish(diagnostics, empty)
 }
 
-/// Whether a text has no content, only comments at most.
+/// Whether a text has no content except comments.
 fn is_empty(text: &str) -> bool {
     text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#') || line == "---")
 }
@@ -184,7 +186,7 @@ fn parse_source(file: usize, source: &SourceFile, options: &ReadOptions) -> Resu
     let parsed = if source.name.ends_with(".json") {
         json::parse(file, text, limits)
     } else if json::looks_like_json(text) {
-        // A YAML flow mapping starts with a brace too.
+        // A YAML flow mapping also starts with a brace.
         json::parse(file, text, limits).or_else(|_| yaml::parse(file, text, limits))
     } else {
         yaml::parse(file, text, limits)
@@ -209,11 +211,11 @@ struct Place {
 struct Reader<'o> {
     options: &'o ReadOptions,
     manifest: Manifest,
-    /// Objects read so far, by kind, namespace and name.
+    /// The objects read so far, by kind, namespace and name.
     seen: BTreeMap<(&'static str, String, String), Span>,
     /// The number of skipped objects of each kind that were not listed.
     skipped: BTreeMap<String, usize>,
-    /// Whether something was left out.
+    /// Whether a part of an object was left out.
     is_partial: bool,
     /// Whether every object could be read.
     is_complete: bool,
@@ -229,7 +231,7 @@ impl Reader<'_> {
         self.object(root, place, None, out);
     }
 
-    /// One object, or the objects of a list. `implied` is the kind the list gives its items.
+    /// Reads one object, or the objects of a list. `implied` is the kind that the list gives its items.
     fn object(&mut self, node: Node, place: Place, implied: Option<(&str, &str)>, out: &mut Vec<Diagnostic>) {
         if node.entries().is_none() {
             self.is_complete = false;
@@ -305,7 +307,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Counts a skipped object, and names it if it may be a mistake.
+    /// Counts a skipped object, and reports it if it may be a mistake.
     fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
         self.is_partial = true;
         let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
@@ -325,7 +327,7 @@ impl Reader<'_> {
         out.push(warning);
     }
 
-    /// `skipped: 2 Services, 1 Ingress`: the objects that were not listed one by one.
+    /// The message about objects that were not listed one by one: `skipped: 2 Services, 1 Ingress`.
     fn skipped(&self) -> Option<Diagnostic> {
         if self.skipped.is_empty() {
             return None;
@@ -386,7 +388,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Decodes an object. With errors, it lacks what is wrong; `None` if it cannot be read at all.
+    /// Decodes an object. If there are errors, it lacks the invalid parts; `None` if it cannot be read at
+    /// all.
     fn decode<T: DeserializeOwned>(
         &mut self,
         node: &Node,
@@ -398,7 +401,7 @@ impl Reader<'_> {
         decoded.object.map(|object| (object, decoded.lifecycle_types))
     }
 
-    /// A ConfigMap, Secret or claim with its namespace and name.
+    /// Decodes a ConfigMap, Secret or claim, and sets its namespace and name.
     fn companion<T: DeserializeOwned>(
         &mut self,
         kind: &'static str,
@@ -481,7 +484,7 @@ impl Reader<'_> {
         }
         let template_path = workload.template_path();
         let lifecycle_types = by_container(&template_path, lifecycle_types);
-        // A number of pods that could not be read is not 0: the pod is still checked.
+        // If the number of pods could not be read, it is not 0, so that the pod is still checked.
         let count = self.count(&workload).max(usize::from(failed));
         for claim in workload.claims(&owner, count) {
             let key = (owner.namespace.clone(), claim.metadata.name.clone().unwrap_or_default());
@@ -512,7 +515,7 @@ impl Reader<'_> {
         self.manifest.workloads.push(workload);
     }
 
-    /// Sets the name and namespace of a workload; `generateName` gets a suffix as from a server.
+    /// Sets the name and namespace of a workload. `generateName` gets a suffix, as from an API server.
     fn settle_name(&self, workload: &mut Workload, node: &Node, out: &mut Vec<Diagnostic>) -> Owner {
         let kind = workload.kind();
         let nth = self.manifest.workloads.len().to_string();
@@ -530,7 +533,7 @@ impl Reader<'_> {
                     out.push(
                         Diagnostic::error(span, message).hint("pods get the name of their Job as a label"),
                     );
-                    // Only for what else is wrong with it.
+                    // This name is only used to find further errors.
                     names::join("unnamed-", &nth)
                 }
                 None => name.to_owned(),
@@ -540,7 +543,7 @@ impl Reader<'_> {
             }
             (None, None) => {
                 out.push(no_name(node, kind));
-                // Only for what else is wrong with it.
+                // This name is only used to find further errors.
                 names::join("unnamed-", &nth)
             }
         };
@@ -549,7 +552,7 @@ impl Reader<'_> {
         Owner { namespace, name, instance: String::new() }
     }
 
-    /// Checks the number of pods; whether it is within the limits.
+    /// Checks the number of pods. Returns whether it is within the limits.
     fn check_count(
         &self,
         workload: &Workload,
@@ -569,7 +572,7 @@ impl Reader<'_> {
             return false;
         }
         if workload.wanted_count() < 0 {
-            // Those of Jobs are reported with their other fields.
+            // A Job's number is reported with its other fields.
             if workload.job_spec().is_none() {
                 let message = format!("`{path}` must not be negative, it is {}", workload.wanted_count());
                 out.push(Diagnostic::error(span, message));
@@ -583,7 +586,7 @@ impl Reader<'_> {
         true
     }
 
-    /// The number of pods of a workload that run at once.
+    /// The number of pods of a workload that run at the same time.
     fn count(&self, workload: &Workload) -> usize {
         match (workload, self.options.replicas) {
             (Workload::DaemonSet(_), Some(replicas)) => usize::try_from(replicas).unwrap_or(usize::MAX),
@@ -610,7 +613,7 @@ impl Reader<'_> {
         diagnostics.sort_by_key(|d| (d.span.is_none(), d.span));
         let max = self.options.limits.diagnostics_max;
         if diagnostics.len() > max {
-            // Errors first: the user must see them.
+            // Errors come first, because the user must see them.
             diagnostics.sort_by_key(|d| d.severity != Severity::Error);
             let more = diagnostics.len() - max;
             let severity = if failed { Severity::Error } else { Severity::Warning };
@@ -630,7 +633,8 @@ fn is_compose(node: &Node) -> bool {
     services.iter().any(|service| service.value.get("image").or(service.value.get("build")).is_some())
 }
 
-/// The longest name of a Job, whose pods have it as a label. The Jobs of a CronJob have its name and a suffix.
+/// The longest name of a Job. Its pods have it as a label. The Jobs of a CronJob have a suffix after its
+/// name.
 fn job_name_bytes_max(kind: &str) -> Option<usize> {
     match kind {
         "Job" => Some(63),
@@ -644,7 +648,7 @@ fn no_name(node: &Node, kind: &str) -> Diagnostic {
     Diagnostic::error(span, format!("missing field `metadata.name` of this {kind}"))
 }
 
-/// The checks of Kubernetes on a workload around its pod; whether there is a pod.
+/// Makes the checks of Kubernetes on a workload around its pod. Returns whether there is a pod.
 fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) -> bool {
     let template = node.walk(&workload.template_path());
     let has_spec = template.node.get("spec").is_some_and(|spec| !spec.is_null());
@@ -680,7 +684,7 @@ fn check_template(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) -
     has_spec
 }
 
-/// The checks of Kubernetes on a Job, and warnings about Job fields that a run ignores.
+/// Makes the checks of Kubernetes on a Job, and warns about Job fields that a run ignores.
 fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     if let Workload::CronJob(cron) = workload
         && let Err(fault) = check_schedule(&cron.spec.schedule)
@@ -695,7 +699,7 @@ fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
         out.push(Diagnostic::note(span, message));
     }
     let Some(job) = workload.job() else { return };
-    // A CronJob has the Job inside it.
+    // A CronJob contains the Job.
     let root = match workload {
         Workload::CronJob(_) => FieldPath::spec("jobTemplate"),
         _ => FieldPath::root(),
@@ -726,7 +730,7 @@ fn check_job(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Warnings about annotations of Outrigger that a workload has for itself: nearly all of them are for pods.
+/// Warns about annotations of Outrigger in the metadata of a workload. Nearly all of them belong to pods.
 fn check_annotations(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>) {
     let metadata = |path: FieldPath| path.field("metadata").field("annotations");
     let template = workload.template_path();
@@ -734,7 +738,7 @@ fn check_annotations(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>
         return;
     }
     let own = metadata(FieldPath::root());
-    // A CronJob has the Job inside it.
+    // A CronJob contains the Job.
     let of_job = match workload {
         Workload::Job(_) => Some(own.clone()),
         Workload::CronJob(_) => Some(metadata(FieldPath::spec("jobTemplate"))),
@@ -772,7 +776,7 @@ fn check_annotations(workload: &Workload, node: &Node, out: &mut Vec<Diagnostic>
     }
 }
 
-/// `lifecycle.type` by container: paths inside the object to places in the pod.
+/// Converts paths of `lifecycle.type` inside the object to containers of the pod.
 fn by_container(
     template_path: &FieldPath,
     lifecycle_types: Vec<(FieldPath, String)>,

@@ -1,4 +1,4 @@
-//! ConfigMaps, Secrets and keys that pods refer to and that the manifest does not contain. There is no other
+//! Finds references to ConfigMaps, Secrets and keys that the manifest does not contain. There is no other
 //! source for them, so such a reference can never be resolved.
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub struct MissingReference {
     pub message: String,
     /// How to fix it.
     pub hint: String,
-    /// An object of that kind and name in another namespace: its kind, namespace and name.
+    /// The kind, namespace and name of an equally named object in another namespace.
     elsewhere: Option<(&'static str, String, String)>,
 }
 
@@ -45,7 +45,7 @@ pub fn missing_references(pod: &Pod, companions: &Companions) -> Vec<MissingRefe
     search.found
 }
 
-/// [`missing_references`] of a manifest's pod, as errors with positions.
+/// The same as [`missing_references`] for a pod of a manifest, as errors with positions.
 pub fn check_references(manifest: &Manifest, pod: &PodManifest) -> Vec<Diagnostic> {
     let found = missing_references(&pod.input.pod, &manifest.companions);
     found
@@ -71,12 +71,12 @@ impl Kind {
     }
 }
 
-/// A reference as it is written.
+/// A reference as written in the pod.
 struct Reference<'r> {
     kind: Kind,
     name: &'r str,
     optional: Option<bool>,
-    /// The path of the map that contains it, and the name of its field for the name.
+    /// The path of the map that contains the reference, and the field that has the object's name.
     at: FieldPath,
     name_field: &'static str,
 }
@@ -146,7 +146,7 @@ impl Search<'_> {
         }
     }
 
-    /// An object whose keys become files.
+    /// Checks a reference to an object whose keys become files.
     fn files(
         &mut self,
         kind: Kind,
@@ -170,7 +170,7 @@ impl Search<'_> {
         self.look_up(&Reference { kind, name, optional, at, name_field: "name" })
     }
 
-    /// Whether an object exists; a required reference that cannot be resolved is recorded.
+    /// Whether an object exists. A required reference that cannot be resolved is recorded.
     fn look_up(&mut self, reference: &Reference<'_>) -> bool {
         let Reference { kind, name, optional, at, name_field } = reference;
         if self.keys(*kind, name, true).is_some() {
@@ -230,7 +230,7 @@ impl Search<'_> {
         self.found.push(MissingReference { path, message, hint, elsewhere: None });
     }
 
-    /// Namespace and name of all objects of a kind.
+    /// The namespaces and names of all objects of a kind.
     fn names(&self, kind: Kind) -> Vec<(String, String)> {
         match kind {
             Kind::ConfigMap => self.companions.config_maps.keys().cloned().collect(),

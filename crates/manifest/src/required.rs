@@ -1,4 +1,5 @@
-//! Required fields. The generated types read a missing one as empty, which would only be noticed much later.
+//! The required fields of types. The generated types read a missing field as empty, which would be noticed
+//! only much later.
 
 /// The required fields of a type, by the type's name.
 pub(crate) fn required_fields(name: &str) -> &'static [&'static str] {
@@ -72,7 +73,7 @@ mod tests {
 
     use super::required_fields;
 
-    /// The fields that the generated types always write are the required ones.
+    /// The fields that a generated type always writes. These are the required ones.
     fn always_written<T: Default + Serialize>() -> (String, Vec<String>) {
         let name = std::any::type_name::<T>().rsplit("::").next().unwrap().to_owned();
         let object = serde_json::to_value(T::default()).unwrap();

@@ -1,5 +1,5 @@
-//! The meaning of an unquoted scalar. Kubernetes reads YAML with a YAML 1.1 parser, so `yes` is a boolean and
-//! `0644` is octal; reading them any other way would run a different pod than a cluster does.
+//! Resolves the type of an unquoted scalar. Kubernetes uses a YAML 1.1 parser, so `yes` is a boolean and
+//! `0644` is octal. With other rules, Outrigger would run a different pod than a cluster.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use crate::span::Span;
 pub struct Scalar {
     /// Its text, with escapes resolved.
     pub text: Arc<str>,
-    /// Written without quotes, so it may be a number, a boolean or null.
+    /// Whether it is written without quotes, so that it may be a number, a boolean or null.
     pub plain: bool,
-    /// The positions of the pieces of a text that are separated by line ends or `;`; empty for very long texts, and if
-    /// there is only one, unless that is in a block.
+    /// The positions of the pieces of a text that line ends or `;` separate. Empty for very long texts, and
+    /// for a single piece outside a block.
     pub pieces: Arc<[Span]>,
 }
 
-/// The type of a scalar.
+/// A scalar with its type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Resolved {
     Null,
     Bool(bool),
     Int(i128),
     Float(f64),
-    /// `.inf` and `.nan`, which JSON (and so Kubernetes) cannot represent.
+    /// `.inf` and `.nan`, which JSON, and therefore Kubernetes, cannot represent.
     NotFinite,
     Str,
 }
@@ -34,7 +34,7 @@ pub(crate) fn resolve(scalar: &Scalar) -> Resolved {
     if scalar.plain { resolve_plain(&scalar.text) } else { Resolved::Str }
 }
 
-/// Whether a boolean has a spelling that only YAML 1.1 knows.
+/// Whether a boolean is spelled as only YAML 1.1 allows.
 pub(crate) fn is_yaml11_bool(text: &str) -> bool {
     !text.eq_ignore_ascii_case("true")
         && !text.eq_ignore_ascii_case("false")
@@ -110,7 +110,7 @@ fn is_float(text: &str) -> bool {
     mantissa_ok && exponent_ok
 }
 
-/// Whether a text is a Kubernetes quantity, `500m`, `1.5Gi`, `1e3`.
+/// Whether a text is a Kubernetes quantity, such as `500m`, `1.5Gi` or `1e3`.
 pub(crate) fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());

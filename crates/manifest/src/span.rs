@@ -17,7 +17,7 @@ impl SourceFile {
         SourceFile { name: name.into(), text: text.into() }
     }
 
-    /// Line and column of a byte offset, both counted from 1, the column in characters.
+    /// The line and column of a byte offset.
     pub fn position(&self, offset: usize) -> Position {
         let offset = floor_boundary(&self.text, offset);
         let before = &self.text[..offset];
@@ -28,7 +28,7 @@ impl SourceFile {
         }
     }
 
-    /// The text a span covers.
+    /// The text that a span covers.
     pub fn slice(&self, span: Span) -> &str {
         let start = floor_boundary(&self.text, span.start);
         let end = floor_boundary(&self.text, span.end).max(start);
@@ -36,7 +36,7 @@ impl SourceFile {
     }
 }
 
-/// The largest character boundary at or before `offset`.
+/// The last character boundary at or before `offset`.
 pub(crate) fn floor_boundary(text: &str, offset: usize) -> usize {
     let mut offset = offset.min(text.len());
     while !text.is_char_boundary(offset) {
@@ -45,7 +45,7 @@ pub(crate) fn floor_boundary(text: &str, offset: usize) -> usize {
     offset
 }
 
-/// Line and column, both counted from 1.
+/// A line and a column, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The line.
@@ -57,16 +57,16 @@ pub struct Position {
 /// A range of bytes of one source file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// Index of the file among the sources.
+    /// The index of the file among the sources.
     pub file: usize,
-    /// First byte.
+    /// The first byte.
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
 }
 
 impl Span {
-    /// A span.
+    /// A span from its file and byte range.
     pub fn new(file: usize, start: usize, end: usize) -> Self {
         Span { file, start, end: end.max(start) }
     }

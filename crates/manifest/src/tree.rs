@@ -1,4 +1,4 @@
-//! The spanned tree: the content of a text, with positions.
+//! The spanned tree: the content of a text, with the position of every key and value.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::span::Span;
 pub struct Document {
     /// The content.
     pub root: Node,
-    /// The size once aliases are expanded: bytes of text plus a constant per node.
+    /// The size with expanded aliases: the bytes of text, plus a constant for each node.
     pub weight: usize,
 }
 
 /// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// The position of the value. For the target of an alias this is the position of the anchor.
+    /// The position of the value. If the value is used through an alias, this is the position of the anchor.
     pub span: Span,
     /// The position of the alias, if the value is used through one.
     pub alias: Option<Span>,
-    /// Written in flow style, `{a: 1}`; always so in JSON.
+    /// Whether it is written in flow style, `{a: 1}`. In JSON it always is.
     pub flow: bool,
     /// The value.
     pub value: Value,
@@ -47,9 +47,9 @@ pub struct Entry {
     pub key: Arc<str>,
     /// The position of the key.
     pub key_span: Span,
-    /// The key is written without quotes.
+    /// Whether the key is written without quotes.
     pub key_plain: bool,
-    /// The entry came in through a merge key, `<<`.
+    /// Whether the entry comes from a merge key, `<<`.
     pub merged: bool,
     /// The value.
     pub value: Node,
@@ -82,7 +82,7 @@ impl Node {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// The scalar's text, whatever its type.
+    /// The text of a scalar of any type.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar(scalar) => Some(&scalar.text),
@@ -90,12 +90,13 @@ impl Node {
         }
     }
 
-    /// Whether the value is null (or nothing was written).
+    /// Whether the value is null or empty.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar(scalar) if resolve(scalar) == Resolved::Null)
     }
 
-    /// A position that represents the value in a message: all of a scalar, the beginning of a map or list.
+    /// The position that represents the value in a message: the whole scalar, or the beginning of a map or
+    /// list.
     pub fn head(&self) -> Span {
         if let Some(alias) = self.alias {
             return alias;
@@ -157,13 +158,13 @@ impl Node {
     }
 }
 
-/// The result of following a path.
+/// The end point of a path that was followed.
 #[derive(Debug, Clone, Copy)]
 pub struct Walk<'n> {
     /// The deepest node on the path.
     pub node: &'n Node,
     /// The position of its key, if it has one.
     pub key: Option<Span>,
-    /// How many segments of the path exist.
+    /// The number of segments of the path that exist.
     pub steps: usize,
 }

@@ -1,4 +1,4 @@
-//! Creates the pods of workloads, like the part of Kubernetes' controllers that creates pods from templates.
+//! Creates the pods of workloads from their templates, as Kubernetes' controllers do.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::defaults::apply_defaults;
 use crate::names;
 use crate::pod::PodManifest;
 
-/// The annotation with the index of an Indexed Job's pod.
+/// The annotation with the completion index of a pod of an Indexed Job.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// An object that creates pods, as the user wrote it.
@@ -25,7 +25,7 @@ pub enum Workload {
     Pod(Box<Pod>),
     /// `batch/v1` Job
     Job(Box<Job>),
-    /// `batch/v1` CronJob; its job template is run once.
+    /// `batch/v1` CronJob, whose job template is run once.
     CronJob(Box<CronJob>),
     /// `apps/v1` Deployment
     Deployment(Box<Deployment>),
@@ -33,7 +33,7 @@ pub enum Workload {
     ReplicaSet(Box<ReplicaSet>),
     /// `apps/v1` StatefulSet
     StatefulSet(Box<StatefulSet>),
-    /// `apps/v1` DaemonSet; this machine is its only node.
+    /// `apps/v1` DaemonSet, with this machine as its only node.
     DaemonSet(Box<DaemonSet>),
 }
 
@@ -41,7 +41,8 @@ pub enum Workload {
 pub(crate) struct Owner {
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// Tells it from other objects that have the name before or after it. Generated names and uids depend on it.
+    /// Distinguishes the object from earlier and later objects with the same name. Generated names and uids
+    /// depend on it.
     pub(crate) instance: String,
 }
 
@@ -81,7 +82,7 @@ impl Workload {
         }
     }
 
-    /// The object's metadata, to fill in what is missing.
+    /// The object's metadata, for filling in missing fields.
     pub(crate) fn metadata_mut(&mut self) -> &mut ObjectMeta {
         match self {
             Workload::Pod(object) => &mut object.metadata,
@@ -111,7 +112,7 @@ impl Workload {
         }
     }
 
-    /// The spec of a Job, or of the Job a CronJob would create.
+    /// The spec of a Job, or of the Job that a CronJob creates.
     pub fn job_spec(&self) -> Option<&JobSpec> {
         match self {
             Workload::Job(job) => job.spec.as_ref(),
@@ -120,7 +121,7 @@ impl Workload {
         }
     }
 
-    /// The path from the object to its pod: empty for a Pod.
+    /// The path from the object to its pod, which is empty for a Pod.
     pub fn template_path(&self) -> FieldPath {
         match self {
             Workload::Pod(_) => FieldPath::root(),
@@ -129,7 +130,7 @@ impl Workload {
         }
     }
 
-    /// The path of the field with the number of pods, if it was written.
+    /// The path of the field with the number of pods.
     pub(crate) fn count_path(&self) -> FieldPath {
         match self {
             Workload::Job(_) => FieldPath::spec("parallelism"),
@@ -138,12 +139,12 @@ impl Workload {
         }
     }
 
-    /// The number of pods that run at once.
+    /// The number of pods that run at the same time.
     pub fn pod_count(&self) -> usize {
         usize::try_from(self.wanted_count()).unwrap_or(0)
     }
 
-    /// The same as it is written, which may be negative.
+    /// The number of pods as written, which may be negative.
     pub(crate) fn wanted_count(&self) -> i32 {
         match self {
             Workload::Pod(_) | Workload::DaemonSet(_) => 1,
@@ -158,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// The label selector and the labels of the template it must match.
+    /// The label selector, and the labels of the template that it must match.
     pub(crate) fn selector(&self) -> Option<(&LabelSelector, Option<&BTreeMap<String, String>>)> {
         fn labels(template: &PodTemplateSpec) -> Option<&BTreeMap<String, String>> {
             template.metadata.as_ref()?.labels.as_ref()
@@ -180,7 +181,7 @@ impl Workload {
         }
     }
 
-    /// The Job itself, or the one that a manual run of a CronJob creates.
+    /// The Job itself, or the Job that a manual run of a CronJob creates.
     pub fn job(&self) -> Option<Job> {
         match self {
             Workload::Job(job) => {
@@ -205,9 +206,9 @@ impl Workload {
         }
     }
 
-    /// Creates one more pod of this workload. `like` is any of its pods, `nth` its index, and `attempt` the
-    /// number of pods that had this index before. Pods of another `instance` of the workload have other generated
-    /// names; if it is empty, names depend on the manifest alone.
+    /// Creates another pod of this workload. `like` is any of its pods, `nth` is the index of the new pod,
+    /// and `attempt` is the number of earlier pods with that index. Pods of another `instance` of the
+    /// workload get other generated names. If `instance` is empty, names depend only on the manifest.
     pub fn stamp(&self, like: &PodManifest, nth: usize, attempt: u32, instance: &str) -> PodManifest {
         let mut made = like.clone();
         let owner = Owner { instance: instance.to_owned(), ..owner_of(self.metadata()) };
@@ -218,7 +219,7 @@ impl Workload {
         made
     }
 
-    /// The name of the first pod of an index.
+    /// The name of the first pod with this index.
     pub fn pod_name(&self, nth: usize) -> String {
         let owner = owner_of(self.metadata());
         let stamped = |owner: &Owner, kind| Stamp { owner, kind, api_version: "", attempt: 0 }.name(nth);
@@ -294,12 +295,13 @@ impl Workload {
 }
 
 impl Owner {
-    /// The Job that a manual run of a CronJob creates; Kubernetes puts the minute of the run into the name.
+    /// The owner for the Job that a manual run of a CronJob creates. Kubernetes puts the minute of the run
+    /// into its name.
     fn by_hand(&self) -> Owner {
         self.named(names::join(&self.name, "-manual"))
     }
 
-    /// Another owner, which belongs to this one.
+    /// An owner with another name that belongs to this one.
     fn named(&self, name: String) -> Owner {
         Owner { name, namespace: self.namespace.clone(), instance: self.instance.clone() }
     }
@@ -331,22 +333,22 @@ fn owner_of(metadata: &ObjectMeta) -> Owner {
     }
 }
 
-/// How a controller creates pods.
+/// What a controller needs to create a pod.
 struct Stamp<'o> {
     owner: &'o Owner,
     kind: &'static str,
     api_version: &'static str,
-    /// The number of pods that had this index before.
+    /// The number of earlier pods with this index.
     attempt: u32,
 }
 
 impl Stamp<'_> {
-    /// The owner's name and a suffix.
+    /// The name of a pod: the owner's name and a suffix.
     fn name(&self, nth: usize) -> String {
         names::join(&self.owner.name, &format!("-{}", self.suffix(self.kind, nth)))
     }
 
-    /// The name of a pod of a Job: with its index, if pods have one.
+    /// The name of a pod of a Job, with its index if it has one.
     fn job_name(&self, spec: Option<&JobSpec>, nth: usize) -> String {
         match is_indexed(spec) {
             true => names::join(&self.owner.name, &format!("-{nth}-{}", self.suffix("Indexed", nth))),
@@ -358,7 +360,8 @@ impl Stamp<'_> {
         let owner = self.owner;
         let (nth, attempt) = (nth.to_string(), self.attempt.to_string());
         let mut parts = vec![kind, &owner.namespace, &owner.name, &nth];
-        // The first pod of an index needs nothing to distinguish it, nor does the only instance of an owner.
+        // The first pod of an index needs no further distinction, and neither does the only instance of an
+        // owner.
         if self.attempt > 0 || !owner.instance.is_empty() {
             parts.push(&attempt);
         }
@@ -381,7 +384,7 @@ impl Stamp<'_> {
     }
 }
 
-/// Sets the namespace and uid of a pod. Two pods that use one name after each other get different uids.
+/// Sets the namespace and uid of a pod. Pods that use the same name one after the other get different uids.
 fn settle(metadata: &mut ObjectMeta, owner: &Owner, attempt: u32) {
     metadata.namespace = Some(owner.namespace.clone());
     let mut unique = metadata.name.clone().unwrap_or_default();
@@ -418,7 +421,7 @@ fn is_indexed(spec: Option<&JobSpec>) -> bool {
     spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some("Indexed"))
 }
 
-/// An Indexed Job gives each pod its index: in the name, host name, label, annotation and environment.
+/// Gives a pod of an Indexed Job its index, in its name, host name, label, annotation and environment.
 fn indexed(pod: &mut Pod, owner: &Owner, index: usize) {
     let metadata = &mut pod.metadata;
     metadata.generate_name = Some(format!("{}-{index}-", owner.name));
@@ -457,7 +460,7 @@ fn deployment_pod(template: &PodTemplateSpec, owner: &Owner, nth: usize, attempt
     stamp.one(template, stamp.name(nth), &label("pod-template-hash", hash))
 }
 
-/// The number in the name of a StatefulSet's pod.
+/// The ordinal in the name of a StatefulSet's pod.
 fn ordinal(spec: &StatefulSetSpec, nth: usize) -> usize {
     let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0).max(0) as usize;
     first + nth

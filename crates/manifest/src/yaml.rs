@@ -1,4 +1,4 @@
-//! YAML text to spanned trees.
+//! Parses YAML text into spanned trees.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Parsed {
     pub(crate) duplicates: Vec<Diagnostic>,
 }
 
-/// Nodes and bytes below a node, with aliases expanded.
+/// The number of nodes and bytes below a node, with aliases expanded.
 #[derive(Debug, Clone, Copy, Default)]
 struct Weight {
     nodes: usize,
@@ -29,7 +29,7 @@ struct Weight {
 /// A collection that is still open.
 struct Open {
     start: usize,
-    /// The end of the last thing in it so far.
+    /// The end of its last element so far.
     end: usize,
     flow: bool,
     anchor: usize,
@@ -42,7 +42,7 @@ enum OpenWhat {
     Map { map: MapBuilder, key: Option<(Node, bool)>, merges: Vec<Node> },
 }
 
-/// A map under construction: entries in order, and an index so that a map of many keys stays cheap.
+/// A map under construction: entries in order, and an index that keeps large maps fast.
 #[derive(Default)]
 pub(crate) struct MapBuilder {
     pub(crate) entries: Vec<Entry>,
@@ -50,7 +50,8 @@ pub(crate) struct MapBuilder {
 }
 
 impl MapBuilder {
-    /// Adds an entry. A duplicate key is reported and replaced, as Kubernetes does when it is lenient.
+    /// Adds an entry. A duplicate key is reported, and the last value is used, as in Kubernetes without
+    /// strict validation.
     pub(crate) fn push(&mut self, entry: Entry, duplicates: &mut Vec<Diagnostic>) {
         match self.index.get(&entry.key) {
             None => self.insert(entry),
@@ -70,7 +71,7 @@ impl MapBuilder {
         self.entries.push(entry);
     }
 
-    /// Adds the entries of `<<`: the map's own entries win, then the earlier of several merges.
+    /// Adds the entries of `<<`. The map's own entries take precedence, then the first of several merges.
     fn merge(&mut self, merge: Node) -> Result<(), Box<Diagnostic>> {
         let maps = match merge.value {
             Value::Map(_) => vec![merge],
@@ -125,12 +126,12 @@ pub(crate) fn parse(file: usize, text: &str, limits: &Limits) -> Result<Parsed, 
     Ok(builder.parsed)
 }
 
-/// Byte offsets of the parser's positions. The parser counts characters, and its running count can be wrong
-/// (a non-ASCII directive is enough), but its line and column are right: use those.
+/// Converts positions of the parser to byte offsets. The parser counts characters, and its running count can
+/// be wrong (a non-ASCII directive is enough). Its line and column are correct, so these are used.
 struct Offsets {
-    /// Byte offset of every character; `None` if each is one byte.
+    /// The byte offset of every character; `None` if all characters have one byte.
     chars: Option<Vec<u32>>,
-    /// Index of the first character of every line. A lone carriage return ends a line too.
+    /// The index of the first character of every line. A lone carriage return also ends a line.
     lines: Vec<u32>,
     len: usize,
 }
@@ -138,7 +139,7 @@ struct Offsets {
 impl Offsets {
     fn new(text: &str) -> Self {
         let chars = (!text.is_ascii()).then(|| text.char_indices().map(|(at, _)| at as u32).collect());
-        // A byte order mark is not a column.
+        // A byte order mark does not count as a column.
         let mut lines = vec![u32::from(text.starts_with('\u{feff}'))];
         let mut rest = text.chars().enumerate().peekable();
         while let Some((at, c)) = rest.next() {
@@ -167,7 +168,7 @@ struct Builder<'t> {
     open: Vec<Open>,
     anchors: BTreeMap<usize, (Node, Weight)>,
     total: Weight,
-    /// The end of the last token: a block scalar's header comes after it.
+    /// The end of the last token. The header of a block scalar comes after it.
     last_end: usize,
     parsed: Parsed,
     root: Option<(Node, Weight)>,
@@ -182,7 +183,7 @@ impl Builder<'_> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd => {}
             Event::DocumentStart(_) => {
-                // Anchors end with their document.
+                // Anchors are valid only in their own document.
                 self.anchors.clear();
                 if self.parsed.documents.len() >= self.limits.documents_max {
                     let message = format!("more than {} documents in one file", self.limits.documents_max);
@@ -241,7 +242,8 @@ impl Builder<'_> {
             }
             _ => 0,
         };
-        // The text of a block begins on another line than the block, so that even a single piece has a place of its own.
+        // The text of a block begins on a line after its header, so even a single piece has a position of its
+        // own.
         let pieces_min = if head > 0 { 1 } else { 2 };
         let pieces = self.pieces(start + head, end, text, pieces_min);
         let scalar = Scalar { text: Arc::from(text), plain, pieces };
@@ -251,10 +253,10 @@ impl Builder<'_> {
         self.finished(node, weight, anchor, true)
     }
 
-    /// The positions of the pieces of a text that is written between `start` and `end`; empty if one of them
-    /// cannot be found literally, because of escapes, and if there are fewer than `least`.
+    /// The positions of the pieces of a text that is written between `start` and `end`. Empty if there are
+    /// fewer than `least`, or if a piece cannot be found literally because of escapes.
     fn pieces(&self, start: usize, end: usize, text: &str, least: usize) -> Arc<[Span]> {
-        /// The pieces of a longer text are not recorded.
+        /// The most pieces of a text whose positions are recorded.
         const PIECES_MAX: usize = 1_000;
         let separators = ['\n', ';'];
         let count = text.split(separators).take(PIECES_MAX + 1).count();
@@ -264,7 +266,7 @@ impl Builder<'_> {
         let mut at = start;
         let mut found = Vec::with_capacity(count);
         for piece in text.split(separators) {
-            // Folded text has its own line ends, so search for the words, one after another.
+            // Folded text has other line ends than its content, so the words are searched one after another.
             let mut first = None;
             for word in piece.split_whitespace() {
                 let Some(offset) = self.text.get(at..end).and_then(|rest| rest.find(word)) else {
@@ -280,7 +282,7 @@ impl Builder<'_> {
         found.into()
     }
 
-    /// The position of the `|` or `>` of a block scalar: the parser starts its span at the first line of the
+    /// The position of the `|` or `>` of a block scalar. The parser's span starts at the first line of the
     /// content.
     fn block_header(&self, content: usize) -> Option<usize> {
         let mut at = self.last_end;
@@ -339,7 +341,7 @@ impl Builder<'_> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
-        // The parser's own end of a flow collection can be wrong when a comma or a comment comes before it.
+        // The parser's end of a flow collection can be wrong if a comma or a comment precedes it.
         let end = if open.flow { self.flow_end(open.end).unwrap_or(end) } else { open.end };
         let value = match open.what {
             OpenWhat::Seq(items) => Value::Seq(items),
@@ -359,7 +361,7 @@ impl Builder<'_> {
         self.finished(node, open.weight, open.anchor, false)
     }
 
-    /// The start of a block list: the parser skips the first dash of one that is not indented.
+    /// The start of a block list. The parser skips the first dash of a list that is not indented.
     fn first_dash(&self, start: usize) -> usize {
         let line = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
         let before = self.text[line..start].trim_end();
@@ -367,7 +369,7 @@ impl Builder<'_> {
         if dash { line + before.len() - 1 } else { start }
     }
 
-    /// One past the closing bracket of a flow collection whose last value ends at `from`.
+    /// The end of the closing bracket of a flow collection whose last value ends at `from`.
     fn flow_end(&self, from: usize) -> Option<usize> {
         let mut rest = self.text[from..].char_indices();
         while let Some((at, c)) = rest.next() {
@@ -435,7 +437,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Checks the content read so far against the limits.
+    /// Adds to the content read so far, and checks it against the limits.
     fn charge(&mut self, weight: Weight, span: Span) -> Result<(), Box<Diagnostic>> {
         self.total.nodes += weight.nodes;
         self.total.bytes += weight.bytes;
@@ -454,7 +456,7 @@ impl Builder<'_> {
     fn scan_error(&self, error: &ScanError) -> Diagnostic {
         let at = self.offsets.byte(error.marker());
         let start = floor_boundary(self.text, at);
-        // The scanner points at the beginning of what it was reading, which may be lines above.
+        // The scanner reports the beginning of the token, which may be several lines above.
         let start = match error.info().contains("tab") {
             true => indenting_tab(self.text, start).unwrap_or(start),
             false => start,
@@ -497,15 +499,15 @@ fn indenting_tab(text: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// Whether the head of a collection opens one in flow style. The head covers an anchor or a tag, if there is
-/// one, the bracket, and the spaces and comment after it.
+/// Whether the head of a collection opens it in flow style. The head consists of an anchor or tag (if any),
+/// the bracket, and the spaces and comment after it.
 fn opens_flow(head: &str) -> bool {
     let line = head.rsplit('\n').next().unwrap_or_default();
     let code = [" #", "\t#"].iter().filter_map(|c| line.find(c)).min().map_or(line, |at| &line[..at]);
     code.trim_end().ends_with(['[', '{'])
 }
 
-/// The core tag's name, `str` for `!!str`; an error for a tag that Kubernetes does not support.
+/// The name of a core tag, such as `str` for `!!str`. A tag that Kubernetes does not support is an error.
 fn core_tag(tag: Option<&Tag>) -> Result<Option<&str>, String> {
     let Some(tag) = tag else { return Ok(None) };
     if tag.is_yaml_core_schema() {
@@ -525,7 +527,7 @@ fn unknown_tag(tag: &str, span: Span) -> Diagnostic {
         .hint("remove the tag, or quote the text if it is meant literally")
 }
 
-/// Whether Kubernetes would read an unquoted key as another name, and which.
+/// The name as which Kubernetes would read an unquoted key, if that is another one.
 pub(crate) fn key_misread(key: &str) -> Option<String> {
     use crate::scalar::Resolved;
     match resolve_plain(key) {

@@ -1,4 +1,4 @@
-//! A converted Job counts the same restarts of sidecars, although the dialects have different defaults.
+//! A converted Job counts the same restarts of sidecars, although the defaults of the dialects differ.
 
 use outrigger_lifecycle::convert::Target;
 use outrigger_lifecycle::{FeatureGates, Severity};
@@ -31,7 +31,7 @@ fn converted(text: &str, target: Target) -> Converted {
     convert(text, &check(&manifest, &features), target, &options, &features).unwrap()
 }
 
-/// What is lost about restarts.
+/// The losses that are about restarts.
 fn lost(converted: &Converted) -> Vec<String> {
     let losses = converted.losses(Severity::Error).into_iter().map(|d| d.message);
     losses.filter(|text| text.contains("backoffLimit")).collect()
@@ -71,7 +71,8 @@ fn what_one_annotation_cannot_say_is_lost() {
     assert!(!native.text.contains("sidecar-restarts"), "{}", native.text);
 }
 
-/// A marked sidecar that is restarted on failure never counts, so native sidecars are no loss.
+/// A marked sidecar that is restarted on failure never counts, so converting it to a native sidecar loses
+/// nothing.
 #[test]
 fn a_marked_sidecar_that_is_retried_can_become_native() {
     for policy in ["Never", "OnFailure"] {

@@ -1,4 +1,4 @@
-//! Edits change what they should and nothing else.
+//! Edits change exactly what was requested.
 
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::edit::{EditError, Editor};
@@ -251,7 +251,7 @@ kind: Other
 ";
     assert_eq!(editor.text(), expected);
 
-    // And back again, into the list that is there.
+    // It can be moved back into the existing list.
     editor.move_item(&path("spec.initContainers.0"), &path("spec.containers"), 0).unwrap();
     assert_eq!(editor.root().at(&path("spec.initContainers")), None);
     assert_eq!(editor.root().at(&path("spec.containers.0.name")).unwrap().text(), Some("proxy"));
@@ -344,8 +344,8 @@ fn what_is_not_there_is_said() {
     assert!(matches!(editor.move_item(&path("a"), &path("b"), 0), Err(EditError::NoSuchPath(_))));
 }
 
-/// A comment below an entry that is indented like a part of it goes with it. Left behind, it would become a part
-/// of a text of several lines above it.
+/// A comment below an entry that is indented like a part of it moves with the entry. Otherwise it would
+/// become part of a multi-line text above it.
 #[test]
 fn a_comment_at_the_end_of_an_entry_moves_with_it() {
     let before = "\
@@ -390,7 +390,7 @@ spec:
         moved.move_item(&path("spec.containers.1"), &path("spec.initContainers"), 0).unwrap();
         assert_eq!(moved.finish(), after);
     }
-    // What is removed is gone, and the comment is not.
+    // The entry is removed, but its comment is kept.
     let removed =
         before.replace("    env:\n      - name: A\n        value: b\n", "").replace("  - name: side\n", "");
     let removed = removed.replace("\n\n", "\n").replace("        #", "  #");

@@ -1,4 +1,4 @@
-//! Every class of error: its message, and the line and column it points at.
+//! Every class of errors, with the message and the line and column of its position.
 
 use outrigger_manifest::{Diagnostic, ReadOptions, Severity, SourceFile, Validate, read, render};
 
@@ -304,7 +304,7 @@ fn duplicate_keys_point_at_both() {
     assert_eq!(found[0].message, "the key `image` is written twice");
     assert_eq!(source.position(found[0].span.unwrap().start).line, 9);
     assert_eq!(source.position(found[0].labels[0].0.start).line, 8);
-    // The same in JSON.
+    // JSON gives the same error.
     let json = r#"{"apiVersion": "v1", "kind": "Pod", "kind": "Pod"}"#;
     let found = lines(json, &ReadOptions::default());
     let expected = "1:37 error the key `kind` is written twice";
@@ -357,7 +357,7 @@ fn limits_hold() {
         first(&laughs).contains("error the file has more than 200000 values once its aliases are expanded")
     );
 
-    // Few values, but each of them long.
+    // There are few values, but each of them is long.
     let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 1_000].join(", "));
     assert!(first(&long).contains("more than 32 MiB of values once its aliases are expanded"));
 
@@ -448,7 +448,7 @@ fn diagnostics_as_json() {
     );
 }
 
-/// A finding about one entry of a text points at that entry, however the text is written.
+/// A finding about one entry of a text has the position of that entry, in every notation.
 #[test]
 fn pieces_of_a_text_have_a_place() {
     let table = [
@@ -480,7 +480,7 @@ fn pieces_of_a_text_have_a_place() {
     }
 }
 
-/// A finding about the whole of a text of one line points at that line, not at the `|` above it.
+/// A finding about a block with one line has the position of that line, not of the `|` above it.
 #[test]
 fn a_block_of_one_line_has_a_place() {
     for (text, expected) in [

@@ -1,4 +1,4 @@
-//! `docs/reference/fields.md` lists every field that exists, and no other.
+//! `docs/reference/fields.md` lists exactly the fields that exist.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn the_page_lists_every_field() {
     ] {
         let table = tables.get(name).unwrap_or_else(|| panic!("there is no table of {name}"));
         if name == "Lifecycle" {
-            // The sidecar proposal's.
+            // This field is from the sidecar proposal.
             fields.push("type");
         }
         fields.sort_unstable();

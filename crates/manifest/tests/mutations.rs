@@ -1,6 +1,7 @@
-//! Mutated manifests: whatever the bytes are, reading and editing them neither panics nor takes long.
+//! Mutated manifests: reading and editing any bytes does not panic and does not take long.
 //!
-//! `OUTRIGGER_MUTATIONS` sets how many are tried, `OUTRIGGER_SEED` where to start; a failure prints its seed.
+//! `OUTRIGGER_MUTATIONS` sets the number of mutations, `OUTRIGGER_SEED` the first seed. A failure prints its
+//! seed.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -11,14 +12,14 @@ mod exercise;
 
 use std::time::{Duration, Instant};
 
-/// Bits of YAML that matter to a parser.
+/// Pieces of YAML that are special to a parser.
 const WORDS: [&str; 32] = [
     "- ", ": ", "\n", "  ", "\t", "{", "}", "[", "]", ",", "&a ", "*a", "<<: ", "|", ">-", "#", "\"", "'",
     "---\n", "...\n", "? ", "!!str ", "\0", "é", "\u{feff}", "\r", "yes", "0644", "~", "kind: ", "items:\n",
     "\\ud83d",
 ];
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 struct Random(u64);
 
 impl Random {

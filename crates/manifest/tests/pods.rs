@@ -1,4 +1,4 @@
-//! The result of reading good manifests: pods, defaults, names, companions, and positions in the text.
+//! Valid manifests: their pods, defaults, names, companions, and positions in the text.
 
 use outrigger_lifecycle::{ContainerRef, FieldPath, Finding, List};
 use outrigger_manifest::{
@@ -32,7 +32,7 @@ fn names(manifest: &Manifest) -> Vec<String> {
     all_pods(manifest).iter().map(|pod| pod.name().to_owned()).collect()
 }
 
-/// Every pod that each object has at once.
+/// All pods that the objects have at the same time.
 fn all_pods(manifest: &Manifest) -> Vec<PodManifest> {
     let of_object = |pod: &PodManifest| {
         let workload = &manifest.workloads[pod.origin.workload];
@@ -139,7 +139,7 @@ fn paths_lead_back_into_the_text() {
         ("spec.containers.1.lifecycle.type", "Sidecar"),
         ("spec.containers.1.volumeMounts.0", "{name: conf, mountPath: /etc/conf}"),
         ("spec.volumes.1", "name: scratch"),
-        // A missing value resolves to its nearest parent.
+        // A missing value has the position of its nearest parent.
         ("spec.initContainers.0.startupProbe.httpGet.path", "{port: 15021}"),
         ("spec.initContainers.0.startupProbe.httpGet.port.no.such", "15021"),
         ("spec.volumes.7", "- name: conf\n    configMap: {name: conf}\n  - name: scratch"),
@@ -438,7 +438,7 @@ fn json_is_read_with_tabs_and_escapes() {
         let at = manifest.pods[0].locate(&path("spec.containers.0.name"));
         assert_eq!(text_at(&source, at), "\"c\"");
     }
-    // A YAML flow mapping starts with a brace too.
+    // A YAML flow mapping also starts with a brace.
     let (manifest, _) = manifest_of(
         "-",
         "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c,}]}}",

@@ -33,7 +33,7 @@ fn lines(text: &str, check: impl Fn(&outrigger_manifest::Manifest) -> Vec<Diagno
     check(&manifest).into_iter().map(show).collect()
 }
 
-/// The references of a pod whose container or spec has these lines (from line 23 on).
+/// The references of a pod with these lines in its container and its spec (from line 23 on).
 fn missing(container: &str, spec: &str) -> Vec<String> {
     let text = format!(
         "{OBJECTS}apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: c\n    image: i\n{container}{spec}"
@@ -75,7 +75,7 @@ fn what_the_manifest_does_not_have() {
             "    envFrom: [{secretRef: {name: tokens}}]\n".to_owned(),
             "24: Secret `tokens` is not in the manifest [did you mean `token`?]",
         ),
-        // The barrier variable of Kruise, which is left out.
+        // The barrier variable of Kruise is ignored.
         (
             env("configMapKeyRef: {name: p-barrier, key: c_0}")
                 .replace("name: V", "name: KRUISE_CONTAINER_BARRIER"),
@@ -137,7 +137,7 @@ fn a_port_of_the_machine_is_for_one_pod() {
         found[0].starts_with("28: pods `web-") && found[0].contains("{14: the port is first taken here}"),
         "{found:?}"
     );
-    // Other protocols, other addresses, the host's own network.
+    // There is no conflict with another protocol, another address, or on the host network.
     for other in ["hostPort: 8080, protocol: UDP", "hostPort: 8081"] {
         assert_eq!(of(&format!("{one}{}", workload("Deployment", "api", "replicas: 1", other))), [""; 0]);
     }

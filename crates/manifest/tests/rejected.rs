@@ -1,5 +1,5 @@
-//! The spellings the sidecar proposal considered and rejected: each gets a hint with text to paste. The tests follow the hints:
-//! what they say parses, repeats no key, and gives a manifest that is valid and means what the author meant.
+//! Hints for spellings that the sidecar proposal considered and rejected. The tests follow the hints: their
+//! text must parse, repeat no key, and give a valid manifest that means what its author intended.
 
 use outrigger_lifecycle::{FeatureGates, FieldPath, Role, Segment};
 use outrigger_manifest::edit::Editor;
@@ -15,7 +15,7 @@ fn pod(spec: &str) -> String {
     format!("apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n{spec}")
 }
 
-/// A path as messages show it.
+/// A path in the form that messages show.
 fn path(shown: &str) -> FieldPath {
     let mut path = FieldPath::root();
     for part in shown.split('.').filter(|part| !part.is_empty()) {
@@ -32,7 +32,7 @@ fn up(path: &FieldPath) -> FieldPath {
     FieldPath(path.0[..path.0.len() - 1].to_vec())
 }
 
-/// Writes the keys of a block into a map. They are new there, or all of them replace what is there.
+/// Writes the keys of a block into a map. Either all of them are new, or all replace existing ones.
 fn write(editor: &mut Editor, into: &FieldPath, block: &str, replaces: bool) {
     let block = parse(0, &SourceFile::new("b.yaml", block), &ReadOptions::default()).unwrap();
     let serde_json::Value::Object(keys) = block[0].root.to_json() else { panic!("{block:?}") };
@@ -43,21 +43,21 @@ fn write(editor: &mut Editor, into: &FieldPath, block: &str, replaces: bool) {
     }
 }
 
-/// Which of the ways that a hint offers.
+/// The alternatives that a hint offers.
 #[derive(Clone, Copy)]
 enum Way {
     First,
     Native,
 }
 
-/// Does what a hint for a field says. Every hint has one of a few forms.
+/// Follows the hint for a field. Every hint has one of a few forms.
 fn follow(editor: &mut Editor, map: &FieldPath, field: &str, hint: &str, way: Way) {
     let (first, native) = hint.split_once("\nor, as Kubernetes").unwrap_or((hint, hint));
     let hint = if matches!(way, Way::First) { first } else { native };
     let (head, block) = hint.split_once('\n').unwrap_or((hint, ""));
     let indent = block.lines().map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
     let text: String = hint.lines().skip(1).map(|line| format!("{}\n", &line[indent..])).collect();
-    // A mark inside `lifecycle` is about the container around it.
+    // A mark inside `lifecycle` applies to the container around it.
     let container =
         if map.0.last() == Some(&Segment::Field("lifecycle".into())) { up(map) } else { map.clone() };
     let spoilt = map.clone().field(field.to_owned());
@@ -79,7 +79,7 @@ fn follow(editor: &mut Editor, map: &FieldPath, field: &str, hint: &str, way: Wa
         }
         let at = |editor: &Editor| editor.root().at(&init).and_then(Node::items).map_or(0, <[Node]>::len);
         match kept.as_ref().and_then(Node::items) {
-            // The rest of each container comes from the list that goes.
+            // The rest of each container comes from the list that is removed.
             Some(items) => {
                 let shown =
                     parse(0, &SourceFile::new("b.yaml", entries.replace('…', "# ")), &ReadOptions::default());
@@ -117,11 +117,11 @@ fn follow(editor: &mut Editor, map: &FieldPath, field: &str, hint: &str, way: Wa
     }
 }
 
-/// The manifest after all its hints were followed.
+/// The manifest after all its hints have been followed.
 fn followed(text: &str, way: Way) -> String {
     let refused = read(&[SourceFile::new("p.yaml", text)], &ReadOptions::default()).unwrap_err();
     let mut editor = Editor::new(text, 0).unwrap();
-    // From the end, so that the places of the others stay as they are.
+    // Start at the end, so that the positions of the other errors stay valid.
     for found in refused.0.iter().rev() {
         let hint = found.hint.as_deref().unwrap_or_else(|| panic!("no hint: {}", found.message));
         let quoted: Vec<&str> = found.message.split('`').collect();
@@ -134,7 +134,7 @@ fn followed(text: &str, way: Way) -> String {
     editor.finish()
 }
 
-/// The sidecars of the pod that results, and its annotation.
+/// The sidecars of the resulting pod, and its annotation.
 fn result(text: &str) -> (Vec<String>, String) {
     let sources = [SourceFile::new("p.yaml", text)];
     let manifest = read(&sources, &ReadOptions::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
@@ -148,7 +148,7 @@ fn result(text: &str) -> (Vec<String>, String) {
     (sidecars.map(|c| c.name.clone()).collect(), graph.trim_end().to_owned())
 }
 
-/// A pod of `app` and `side`, each with more lines.
+/// A pod with the containers `app` and `side`, each with additional lines.
 fn two(head: &str, app: &str, side: &str) -> String {
     let lines = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
     format!(
@@ -211,7 +211,7 @@ fn a_mark_repeats_nothing() {
     assert!(list.ends_with("…the rest of `one`, without its `restartPolicy`"), "{list}");
 }
 
-/// A sidecar starts before the mains and stops after them. A number for it would make a circle.
+/// A sidecar starts before the mains and stops after them. A number would cause a cycle.
 #[test]
 fn sidecars_get_no_numbers() {
     let named = "  annotations: {outrigger.dev/sidecars: side}\n";
@@ -235,7 +235,7 @@ fn orders_that_are_followed_become_one_annotation() {
     let has = |line: &str| format!("  annotations:\n    outrigger.dev/depends-on: |\n      {line}\n");
     let other = "  annotations:\n    team: a\n".to_owned();
     let none = String::new();
-    // What the metadata have, the fields of `app`, those of `side`, and what the annotation must say.
+    // (annotation in the metadata, fields of `app`, fields of `side`, expected annotation)
     let table = [
         (none.clone(), "dependsOn: side", "", "app: side"),
         (other.clone(), "dependsOn: side", "", "app: side"),
@@ -266,7 +266,7 @@ fn orders_that_are_followed_become_one_annotation() {
         // A single number would order nothing.
         (none.clone(), "", "startupOrder: 1", "app: start 2\nside: start 1"),
         (none.clone(), "startupOrder: 2", "", "app: start 2\nside: start 1"),
-        // What the annotation says already.
+        // The manifest already has an annotation.
         (has("app: side ready"), "terminationFatalToPod: true", "", "app: side ready, fatal"),
         (has("app: side ready # first"), "terminationFatalToPod: true", "", "app: side ready, fatal # first"),
         (has("app: side ready"), "", "terminationFatalToPod: true", "app: side ready\nside: fatal"),
@@ -275,7 +275,7 @@ fn orders_that_are_followed_become_one_annotation() {
         (has("app: none"), "dependsOn: side", "", "app: side"),
     ];
     for (head, app, side, expected) in &table {
-        // Init containers are not numbered: mains wait for them anyway.
+        // Init containers get no numbers, because mains wait for them anyway.
         for init in ["", "  initContainers:\n  - name: setup\n    image: i\n"] {
             let text = two(head, app, side) + init;
             let fixed = followed(&text, Way::First);
@@ -284,7 +284,7 @@ fn orders_that_are_followed_become_one_annotation() {
     }
 }
 
-/// Names that the annotation cannot have are not dropped without a word.
+/// Names that the annotation cannot contain are reported.
 #[test]
 fn unknown_names_in_depends_on_are_said() {
     let hint = |field: &str| hints(&two("", field, "")).remove(0);

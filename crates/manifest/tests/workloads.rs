@@ -1,4 +1,4 @@
-//! Workloads while they run: one more pod of each, and warnings about Jobs that do not run as written.
+//! Workloads while they run: creating another pod, and warnings about Jobs that do not run as written.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ fn manifest(text: &str) -> Manifest {
     read_with(text, &ReadOptions::default()).unwrap_or_else(|refused| panic!("{refused}"))
 }
 
-/// A workload of kind `kind` with the lines of `spec` in its spec.
+/// A workload of kind `kind`, with the lines of `spec` in its spec.
 fn workload(kind: &str, spec: &str, policy: &str) -> String {
     let (group, selector) = match kind {
         "Job" => ("batch", ""),
@@ -112,8 +112,8 @@ fn what_cannot_be_is_refused_where_it_stands() {
     }
 }
 
-/// A status file, or a dump of a cluster, contains the workload and the pods it created: run again, it
-/// creates them again.
+/// A status file or a dump of a cluster contains a workload and the pods that it created. When it runs again,
+/// the workload creates them again.
 #[test]
 fn pods_beside_their_workload_are_left_to_it() {
     let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w, namespace: ns}\nspec:\n  schedule: '* * * * *'\n  \
@@ -175,7 +175,8 @@ fn a_schedule_that_is_not_followed_is_said() {
     assert_eq!(SourceFile::new("w.yaml", cron).position(said[0].span.unwrap().start).line, 5);
 }
 
-/// Annotations of a workload's own metadata do not reach its pods, and a pod does not use those of a Job.
+/// Annotations in a workload's own metadata do not apply to its pods, and a pod does not use annotations of a
+/// Job.
 #[test]
 fn annotations_in_the_wrong_metadata_are_said() {
     let pod = "spec: {restartPolicy: Never, containers: [{name: a, image: i}, {name: s, image: i}]}";
@@ -277,7 +278,7 @@ fn a_name_that_is_too_long_for_a_job_is_refused_where_it_is() {
     }
 }
 
-/// CloneSet and the advanced sets of OpenKruise, which its launch priorities are often used with.
+/// CloneSet and the advanced sets of OpenKruise. They are often used with its launch priorities.
 #[test]
 fn workloads_of_kruise_run_as_those_they_extend() {
     let claims = "  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], \
@@ -340,21 +341,21 @@ fn workloads_of_kruise_run_as_those_they_extend() {
         let said: Vec<_> =
             manifest.warnings.iter().map(|w| (w.message.as_str(), w.hint.as_deref())).collect();
         assert_eq!(said, [(note, hint)], "{text}");
-        // Fields without effect are more than something to know.
+        // If fields have no effect, the message is a warning and not only a note.
         let severity = if hint.is_some() { Severity::Warning } else { Severity::Note };
         assert_eq!(manifest.warnings[0].severity, severity, "{text}");
         if let Workload::StatefulSet(set) = &manifest.workloads[0] {
             let policy = set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
             assert_eq!(policy, (kind == "CloneSet").then_some("Parallel"), "{text}");
         }
-        // A pod that a cluster made of it is not run a second time.
+        // A pod that a cluster created from it is not run a second time.
         let pod = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: w-x, namespace: ns, ownerReferences: [{{apiVersion: a, kind: {kind}, \
              name: w, uid: u, controller: true}}]}}\nspec: {{containers: [{{name: c, image: i}}]}}\n---\n{text}"
         );
         assert_eq!(read_with(&pod, &ReadOptions::default()).unwrap().pods.len(), 1, "{pod}");
     }
-    // A field that neither has is still an error.
+    // A field that neither kind has is still an error.
     let typo =
         workload("CloneSet", "  replicsa: 2\n", "Always").replace("apps/v1", "apps.kruise.io/v1alpha1");
     assert!(read_with(&typo, &ReadOptions::default()).unwrap_err().contains("unknown field `replicsa`"));

@@ -23,7 +23,7 @@ fn compared(old: &str, new: &str) -> Vec<String> {
         workloads: &manifest.workloads,
         companions: &manifest.companions,
     };
-    // Leaked on purpose: the objects must live as long as the test.
+    // They are leaked on purpose, so that the objects live as long as the test.
     let (old, new): (&'static Manifest, &'static Manifest) = (Box::leak(old.into()), Box::leak(new.into()));
     let (old, new) = (objects(old, old_plans.leak()), objects(new, new_plans.leak()));
     let shown = |(key, change): (ObjectKey, ObjectChange)| {

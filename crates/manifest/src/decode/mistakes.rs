@@ -1,4 +1,5 @@
-//! Mistakes that newcomers make, often with what Compose or a Dockerfile has: each gets a hint with what to write.
+//! Hints for common mistakes of beginners, often fields from Compose or a Dockerfile. Each hint says what to
+//! write instead.
 
 use outrigger_lifecycle::{FieldPath, Segment};
 
@@ -46,7 +47,7 @@ pub(super) fn unknown_field(type_name: &str, entry: &Entry, path: &FieldPath) ->
     }
 }
 
-/// The hint for a value where a list was expected.
+/// The hint for another value in place of a list.
 pub(super) fn no_list(path: &FieldPath, found: &Node) -> Option<String> {
     match path.0.last()? {
         Segment::Field(name) if name == "command" || name == "args" => {
@@ -58,13 +59,13 @@ pub(super) fn no_list(path: &FieldPath, found: &Node) -> Option<String> {
     }
 }
 
-/// The hint for a value where a map was expected.
+/// The hint for another value in place of a map.
 pub(super) fn no_map(path: &FieldPath, found: &Node) -> Option<String> {
     let Value::Scalar(scalar) = &found.value else { return None };
     let [.., Segment::Field(list), Segment::Index(_)] = path.0.as_slice() else { return None };
     match list.as_ref() {
         "ports" => {
-            // As in Compose: the last of several is the container's.
+            // In Compose, the last of several ports is the container's.
             let port = scalar.text.rsplit(':').next()?;
             port.parse::<u16>().is_ok().then(|| format!("write `- containerPort: {port}`"))
         }
@@ -79,7 +80,7 @@ pub(super) fn no_map(path: &FieldPath, found: &Node) -> Option<String> {
     }
 }
 
-/// `environment` of Compose, as `env`.
+/// Compose's `environment`, written as `env`.
 fn environment(value: &Node) -> String {
     let pairs: Vec<(String, String)> = match &value.value {
         Value::Map(entries) => entries
@@ -100,7 +101,7 @@ fn environment(value: &Node) -> String {
     out
 }
 
-/// A word as YAML reads it as text.
+/// Quotes a word if YAML would otherwise not read it as text.
 fn word(text: &str) -> String {
     let list = flow_list([text]);
     list[1..list.len() - 1].to_owned()

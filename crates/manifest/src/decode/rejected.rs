@@ -1,7 +1,7 @@
-//! Spellings that the sidecar proposal considered and rejected. Each gets a hint with the accepted spelling,
-//! as text to paste that names the containers of the user's manifest.
+//! Hints for spellings that the sidecar proposal considered and rejected. Each hint has the accepted spelling
+//! as text to paste, with the container names of the user's manifest.
 //!
-//! A hint fits what is there: it repeats no key and suggests nothing that the manifest says already.
+//! A hint fits the manifest: it does not repeat keys, and suggests nothing that the manifest already has.
 
 mod graph;
 
@@ -10,13 +10,13 @@ use outrigger_lifecycle::{FieldPath, Segment};
 
 use crate::tree::{Entry, Node};
 
-/// The replacement for a field that a type does not have; `None` if it is not one of the rejected spellings.
-/// `path` leads from `root` to the map that has the field.
+/// The replacement for an unknown field of a type; `None` if it is not a rejected spelling. `path` leads from
+/// `root` to the map that contains the field.
 pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
     let key = entry.key.to_ascii_lowercase();
     match (type_name, key.as_str()) {
         ("Container", "sidecar" | "type" | "lifecycletype") => mark(entry, path, root),
-        // One level too deep.
+        // The field is one level too deep.
         ("Lifecycle", "sidecar") => mark(entry, &parent(path), root),
         ("PodSpec", "sidecarcontainers" | "infrastructurecontainers") => {
             Some(separate_list(entry, root.at(path)?))
@@ -34,7 +34,7 @@ pub(super) fn lifecycle_word(text: &str) -> Option<String> {
     Some(format!("write\n    lifecycle:\n      type: {word}"))
 }
 
-/// Whether a field marks its container as a sidecar; `None` if it is no mark at all.
+/// Whether a field marks its container as a sidecar; `None` if the field is not such a mark.
 fn is_mark(entry: &Entry) -> Option<bool> {
     let value = entry.value.text()?.to_ascii_lowercase();
     match entry.key.to_ascii_lowercase().as_str() {
@@ -48,7 +48,7 @@ fn is_true(value: &str) -> bool {
     ["true", "yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// `sidecar: true` and `type: sidecar` of a container, at `path`.
+/// The hint for `sidecar: true` or `type: sidecar` in a container at `path`.
 fn mark(entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
     if !is_mark(entry)? {
         return Some("remove it: a container that is not marked as a sidecar is a main container".to_owned());
@@ -97,7 +97,7 @@ fn mark(entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
     Some(format!("{kep}\nor, as Kubernetes 1.29 and later have it, move the container{native}"))
 }
 
-/// `sidecarContainers` of a pod.
+/// The hint for `sidecarContainers` in a pod.
 fn separate_list(entry: &Entry, spec: &Node) -> String {
     let containers: Vec<&Node> = entry.value.items().unwrap_or_default().iter().collect();
     if entry.value.is_null() || entry.value.items().is_some_and(<[Node]>::is_empty) {
@@ -107,7 +107,7 @@ fn separate_list(entry: &Entry, spec: &Node) -> String {
     format!("move its containers{}", moved(&containers, has_list))
 }
 
-/// Containers as native sidecars, at the end of a list that may be there already.
+/// Text to paste with the containers as native sidecars. If the list exists, they are added at its end.
 fn moved(containers: &[&Node], has_list: bool) -> String {
     let mut out = match has_list {
         true => " to the end of `initContainers`:".to_owned(),
@@ -115,7 +115,7 @@ fn moved(containers: &[&Node], has_list: bool) -> String {
     };
     for container in containers {
         let name = name(container).unwrap_or("NAME");
-        // A key must not be there twice.
+        // A map must not have the same key twice.
         let without = container.get("restartPolicy").map_or("", |_| ", without its `restartPolicy`");
         out.push_str(&format!(
             "\n    - name: {name}\n      restartPolicy: Always\n      …the rest of `{name}`{without}"
@@ -124,7 +124,7 @@ fn moved(containers: &[&Node], has_list: bool) -> String {
     out
 }
 
-/// The path of the pod (or pod template) that a rejected field is about.
+/// The path of the pod (or pod template) that contains a rejected field.
 fn pod_path(type_name: &str, path: &FieldPath) -> FieldPath {
     match type_name {
         "JobSpec" => path.clone().field("template"),
@@ -143,14 +143,14 @@ fn name(container: &Node) -> Option<&str> {
     container.get("name").and_then(Node::text).filter(|name| !name.is_empty())
 }
 
-/// Whether the annotation of a pod, at `pod`, names a container as a sidecar.
+/// Whether the annotation of the pod at `pod` names a container as a sidecar.
 fn is_named(container: &str, pod: &FieldPath, root: &Node) -> bool {
     let annotation = root.at(&pod.clone().field("metadata").field("annotations").field(SIDECARS));
     let names = annotation.and_then(Node::text).unwrap_or_default();
     names.split(',').any(|name| name.trim() == container)
 }
 
-/// The word in `lifecycle: WORD` or `lifecycle: {type: WORD}` of a container.
+/// The value in `lifecycle: VALUE` or `lifecycle: {type: VALUE}` of a container.
 fn lifecycle_type(container: &Node) -> Option<&str> {
     let lifecycle = container.get("lifecycle").filter(|node| !node.is_null())?;
     lifecycle.text().or_else(|| lifecycle.get("type").and_then(Node::text))

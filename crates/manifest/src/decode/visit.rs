@@ -1,4 +1,4 @@
-//! The serde side of the decoder: the visitor calls.
+//! The serde traits of the decoder.
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 

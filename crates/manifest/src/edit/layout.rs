@@ -1,13 +1,13 @@
-//! Positions in the lines of a text.
+//! Finds positions in the lines of a text: line ends, columns, dashes and comments.
 
 use crate::tree::{Entry, Node};
 
-/// The start of the line of an offset.
+/// The start of the line that contains an offset.
 pub(super) fn line_start(text: &str, at: usize) -> usize {
     text[..at].rfind('\n').map_or(0, |i| i + 1)
 }
 
-/// The end of the line of an offset, without its line break.
+/// The end of the line that contains an offset, without its line break.
 pub(super) fn line_end(text: &str, at: usize) -> usize {
     let end = text[at..].find('\n').map_or(text.len(), |i| at + i);
     if end > at && text[..end].ends_with('\r') { end - 1 } else { end }
@@ -23,12 +23,12 @@ pub(super) fn column(text: &str, at: usize) -> usize {
     at - line_start(text, at)
 }
 
-/// Whether there are only spaces before an offset on its line.
+/// Whether only spaces precede an offset on its line.
 pub(super) fn first_on_line(text: &str, at: usize) -> bool {
     text[line_start(text, at)..at].bytes().all(|b| b == b' ')
 }
 
-/// Whether there is nothing but a comment between an offset and the end of its line.
+/// Whether only a comment follows an offset on its line, or nothing.
 pub(super) fn last_on_line(text: &str, at: usize) -> bool {
     let rest = text[at..line_end(text, at)].trim_start();
     rest.is_empty() || rest.starts_with('#')
@@ -39,7 +39,7 @@ pub(super) fn newline(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
-/// One past the value of an entry; if there is no value, one past the colon.
+/// The end of an entry's value. If there is no value, the end of its colon.
 pub(super) fn entry_end(text: &str, entry: &Entry) -> usize {
     match entry.value.alias {
         Some(alias) => alias.end,
@@ -48,25 +48,25 @@ pub(super) fn entry_end(text: &str, entry: &Entry) -> usize {
     }
 }
 
-/// One past the colon of an entry.
+/// The end of an entry's colon.
 pub(super) fn after_colon(text: &str, entry: &Entry) -> usize {
     let key_end = entry.key_span.end;
     text[key_end..].find(':').map_or(key_end, |i| key_end + i + 1)
 }
 
-/// Where a node is used: the alias, if there is one.
+/// The position where a node is used. For an aliased node, this is the alias.
 pub(super) fn used(node: &Node) -> (usize, usize) {
     let span = node.alias.unwrap_or(node.span);
     (span.start, span.end)
 }
 
-/// The dash of a block list's entry.
+/// The position of the dash of a block list's entry.
 pub(super) fn dash(text: &str, item: &Node) -> Option<usize> {
     let mut at = used(item).0;
     loop {
         let start = line_start(text, at);
         let line = &text[start..at];
-        // There may be a comment between a dash and its entry; then only the text before it counts.
+        // There may be a comment between the dash and its entry. Only the text before the comment counts.
         let code = line.find(" #").map_or(line, |i| &line[..i]);
         let code = if code.trim_start().starts_with('#') { "" } else { code };
         let trimmed = code.trim_end();
@@ -80,7 +80,7 @@ pub(super) fn dash(text: &str, item: &Node) -> Option<usize> {
     }
 }
 
-/// The start of the lines of a dash or key, with the comment lines right above it that have the same
+/// The start of the line of a dash or key, including the comment lines directly above it with the same
 /// indentation.
 pub(super) fn block_start(text: &str, at: usize) -> usize {
     let indent = column(text, at);
@@ -96,8 +96,8 @@ pub(super) fn block_start(text: &str, at: usize) -> usize {
     start
 }
 
-/// The end of the comment lines below an offset that are indented deeper than a column: they belong to what ends
-/// there. The offset itself, if there are none.
+/// The end of the comment lines below an offset that are indented deeper than a column, and so belong to the
+/// value above them. If there are none, the offset itself.
 pub(super) fn comments_end(text: &str, at: usize, column: usize) -> usize {
     let mut end = at;
     let mut start = if text[..at].ends_with('\n') { at } else { next_line(text, at) };
@@ -114,7 +114,7 @@ pub(super) fn comments_end(text: &str, at: usize, column: usize) -> usize {
     end
 }
 
-/// Moves lines to the right (or left, as far as there are spaces), keeping empty lines empty.
+/// Moves lines to the right, or to the left as far as there are spaces. Empty lines stay empty.
 pub(super) fn shift(lines: &str, from: usize, to: usize) -> String {
     let mut out = String::with_capacity(lines.len());
     for line in lines.split_inclusive('\n') {

@@ -1,4 +1,4 @@
-//! The same edits on plain values: the expected result of an edit.
+//! The same edits on plain values. They give the expected result of an edit.
 
 use outrigger_lifecycle::{FieldPath, Segment};
 use serde_json::Value;

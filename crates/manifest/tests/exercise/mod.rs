@@ -1,5 +1,5 @@
-//! Checks that must hold for any bytes: no panic, no unbounded work, and correct edits. Used by the mutation
-//! test and by the fuzz targets.
+//! Checks that must hold for any bytes: no panic, no unbounded work, and correct edits. The mutation test and
+//! the fuzz targets use them.
 
 use outrigger_lifecycle::convert::{Target, convert as edits_to};
 use outrigger_lifecycle::{FeatureGates, FieldPath, Finding, plan};
@@ -7,7 +7,7 @@ use outrigger_manifest::convert::apply;
 use outrigger_manifest::edit::Editor;
 use outrigger_manifest::{Diagnostic, Node, ReadOptions, SourceFile, Validate, Value, read, render, to_json};
 
-/// Reads the bytes in every mode and uses all of the result.
+/// Reads the bytes in every mode, and uses every part of the result.
 pub(crate) fn manifest(bytes: &[u8]) {
     let Ok(source) = SourceFile::from_bytes("fuzz.yaml", bytes.to_vec()) else { return };
     let sources = [source];
@@ -43,14 +43,14 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile]) {
     to_json(few, sources);
 }
 
-/// Edits a text at places derived from the text itself, so that a seed is a plain manifest.
+/// Edits a text at places derived from the text itself, so that a seed can be an ordinary manifest.
 pub(crate) fn edit_anywhere(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let choice = bytes.iter().fold(7_u64, |hash, &byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte)));
     edit(text, choice);
 }
 
-/// Converts a pod to every dialect: each edit is either refused, or the text can be read afterwards.
+/// Converts a pod to every dialect. Either the edit is refused, or the text can be read afterwards.
 pub(crate) fn convert(bytes: &[u8]) {
     let Ok(source) = SourceFile::from_bytes("fuzz.yaml", bytes.to_vec()) else { return };
     let options = ReadOptions::default();
@@ -68,8 +68,8 @@ pub(crate) fn convert(bytes: &[u8]) {
     }
 }
 
-/// Edits the text at places chosen by `choice`. Each edit is either refused and changes nothing, or the text then says
-/// what was asked for; the editor checks that itself, so here only the surroundings are checked.
+/// Edits the text at places chosen by `choice`. An edit is either refused and changes nothing, or makes
+/// exactly the requested change. The editor checks that itself, so only its results are checked here.
 pub(crate) fn edit(text: &str, choice: u64) {
     let Ok(mut editor) = Editor::new(text, (choice % 2) as usize) else { return };
     let mut choice = choice / 2;
@@ -110,7 +110,7 @@ pub(crate) fn edit(text: &str, choice: u64) {
     }
 }
 
-/// The paths of a tree that are worth trying.
+/// The paths of a tree to try.
 fn collect(node: &Node, path: &FieldPath, out: &mut Vec<FieldPath>) {
     const PATHS_MAX: usize = 2_000;
     if out.len() >= PATHS_MAX {

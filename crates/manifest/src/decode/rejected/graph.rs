@@ -1,4 +1,4 @@
-//! The rejected fields that order containers, as the annotation `outrigger.dev/depends-on`: one for the whole pod.
+//! Hints that replace the rejected ordering fields of a pod by one annotation `outrigger.dev/depends-on`.
 
 use outrigger_lifecycle::annotations::DEPENDS_ON;
 use outrigger_lifecycle::{FieldPath, List};
@@ -6,7 +6,7 @@ use outrigger_lifecycle::{FieldPath, List};
 use super::{field, is_mark, is_named, is_sidecar_word, is_true, lifecycle_type, name, parent};
 use crate::tree::{Entry, Node, Value};
 
-/// The fields, in lower case.
+/// The rejected fields, in lower case.
 pub(super) const FIELDS: [&str; 7] = [
     "primarycontainer",
     "terminationfataltopod",
@@ -27,7 +27,7 @@ pub(super) fn hint(pod: &FieldPath, entry: &Entry, root: &Node) -> String {
         return "remove it: it orders nothing".to_owned();
     }
     let left_out = pod.left_out(entry).map(|names| format!("{names}; ")).unwrap_or_default();
-    // All fields of the pod share one annotation, which is shown at the first of them.
+    // All fields of the pod share one annotation. The hint of the first field shows it.
     let hint = match pod.first() {
         Some((owner, first)) if first.key_span != entry.key_span => {
             let of = owner.map(|name| format!(" of `{name}`")).unwrap_or_default();
@@ -58,7 +58,7 @@ impl<'n> Pod<'n> {
         self.containers.iter().any(|(_, c)| name(c) == Some(container))
     }
 
-    /// `primaryContainer: NAME` of the pod, or of its Job, which is beside the template.
+    /// The field `primaryContainer: NAME` of the pod, or of its Job, where it is beside the template.
     fn primary(&self) -> Option<&'n Entry> {
         let places = [parent(self.path), self.path.clone().field("spec")];
         places.iter().find_map(|path| {
@@ -66,7 +66,7 @@ impl<'n> Pod<'n> {
         })
     }
 
-    /// The first field that says something, and the name of its container, if it is in one.
+    /// The first field that has an effect, and the name of its container, if it is in one.
     fn first(&self) -> Option<(Option<&'n str>, &'n Entry)> {
         let of_pod = self.primary().map(|entry| (None, entry));
         of_pod.or_else(|| {
@@ -78,7 +78,7 @@ impl<'n> Pod<'n> {
         })
     }
 
-    /// Why a field changes nothing; `None` if it does.
+    /// Why a field has no effect; `None` if it has one.
     fn says_nothing(&self, entry: &Entry) -> Option<String> {
         let text = entry.value.text().unwrap_or_default();
         match entry.key.to_ascii_lowercase().as_str() {
@@ -107,7 +107,7 @@ impl<'n> Pod<'n> {
         }
     }
 
-    /// Says which names of a `dependsOn` are in no annotation, because the pod has no such containers.
+    /// The names in a `dependsOn` that the annotation leaves out, because the pod has no such containers.
     fn left_out(&self, entry: &Entry) -> Option<String> {
         if !["dependson", "depends_on"].contains(&&*entry.key.to_ascii_lowercase()) {
             return None;
@@ -159,7 +159,7 @@ impl<'n> Pod<'n> {
         out
     }
 
-    /// What the annotation must say, by container.
+    /// The clauses that the annotation needs, by container.
     fn wishes(&self) -> Vec<(&'n str, Vec<String>)> {
         let primary = self.primary().and_then(|entry| entry.value.text());
         let named = self.containers.iter().filter_map(|(list, c)| Some((*list, *c, name(c)?)));
@@ -176,7 +176,7 @@ impl<'n> Pod<'n> {
         all.filter(|(_, clauses)| !clauses.is_empty()).collect()
     }
 
-    /// The clauses that order one container.
+    /// The clauses for the order of one container.
     fn order(&self, list: List, container: &Node, own_name: &str) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         if let Some(entry) = field(container, "dependson").or_else(|| field(container, "depends_on")) {
@@ -184,7 +184,7 @@ impl<'n> Pod<'n> {
             let all = dependencies(&entry.value).into_iter().filter(known);
             out.extend(all.map(|(name, need)| format!("{name}{need}")));
         }
-        // A sidecar starts before the mains and stops after them. A number would contradict that.
+        // A sidecar starts before the mains and stops after them, which a number would contradict.
         if self.ordered(list).count() < 2 || self.is_sidecar(list, container) {
             return out;
         }
@@ -202,21 +202,22 @@ impl<'n> Pod<'n> {
         out
     }
 
-    /// The number for containers without one, when only one container of the list is numbered: a single number
-    /// orders nothing. If that container is first, the others come after it; otherwise they come before it.
+    /// The number for all other containers if only one container of the list has a number, because a single
+    /// number orders nothing. If that container is first, the others come after it; otherwise they come
+    /// before it.
     fn other_number(&self, list: List, key: &str) -> Option<i64> {
         let mut numbers = self.ordered(list).filter_map(|c| number(c, key));
         let only = numbers.next().filter(|_| numbers.next().is_none())?;
         Some(if only > 1 { 1 } else { only.saturating_add(1) })
     }
 
-    /// The containers of a list that numbers order.
+    /// The containers of a list that can have order numbers.
     fn ordered(&self, list: List) -> impl Iterator<Item = &'n Node> {
         let all = self.containers.iter().filter(move |(of, c)| *of == list && !self.is_sidecar(list, c));
         all.map(|(_, c)| *c)
     }
 
-    /// Whether a container of `spec.containers` is a sidecar, or is one when the other hints are followed.
+    /// Whether a container of `spec.containers` is a sidecar, or becomes one if the other hints are followed.
     fn is_sidecar(&self, list: List, container: &Node) -> bool {
         let is_marked = || container.entries().unwrap_or_default().iter().any(|e| is_mark(e) == Some(true));
         let by_name = || name(container).is_some_and(|name| is_named(name, self.path, self.root));
@@ -225,7 +226,7 @@ impl<'n> Pod<'n> {
     }
 }
 
-/// The lines of an annotation with more clauses. A container has one line at most.
+/// Adds clauses to the text of an annotation. Each container gets at most one line.
 fn merge(text: &str, mut wishes: Vec<(&str, Vec<String>)>) -> Vec<String> {
     let mut out = Vec::new();
     for line in text.trim_end().lines() {
@@ -257,7 +258,8 @@ fn merge(text: &str, mut wishes: Vec<(&str, Vec<String>)>) -> Vec<String> {
     out
 }
 
-/// Adds a clause to those of a container: a number replaces the old one, a dependency that is there stays as it is.
+/// Adds a clause to those of a container. A number replaces the old one. An existing dependency stays as it
+/// is.
 fn add(all: &mut Vec<String>, clause: String) {
     let word = |clause: &str| clause.split_whitespace().next().map(str::to_owned);
     let is_number = matches!(word(&clause).as_deref(), Some("start" | "stop")) && clause.contains(' ');
@@ -271,7 +273,7 @@ fn add(all: &mut Vec<String>, clause: String) {
     }
 }
 
-/// Lines of a block, each after a line end.
+/// Joins lines to a block; each begins with a line break.
 fn block(lines: &[String], indent: &str) -> String {
     lines.iter().map(|line| format!("\n{indent}{line}")).collect()
 }
@@ -285,7 +287,7 @@ fn says(container: &Node, key: &str) -> bool {
     field(container, key).and_then(|entry| entry.value.text()).is_some_and(is_true)
 }
 
-/// The names in `dependsOn`, each with what it needs: one name, a list, or a map as in Compose.
+/// The names in `dependsOn` with their conditions. It can be one name, a list, or a map as in Compose.
 fn dependencies(node: &Node) -> Vec<(String, &'static str)> {
     let started = |name: &str| (name.to_owned(), "");
     match &node.value {
