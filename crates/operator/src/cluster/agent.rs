@@ -342,9 +342,9 @@ impl Agent {
                     });
                     for (index, id, result) in futures::future::join_all(stops).await {
                         match &result {
-                            Ok(()) => self.page.stopped.add_one(),
-                            Err(_) => self.page.failed.add_one(),
-                        }
+                            Ok(()) => self.page.metrics.stopped.inc(),
+                            Err(_) => self.page.metrics.failed.inc(),
+                        };
                         let is_written =
                             write_states(api, &request, |newest| killed(newest, index, result.clone()))
                                 .await?;

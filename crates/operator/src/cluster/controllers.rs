@@ -76,7 +76,7 @@ impl Context {
     }
 
     fn failed(&self, key: &impl std::fmt::Debug, error: &Error) {
-        self.metrics.errors.add_one();
+        self.metrics.errors.inc();
         match error.is_stale() {
             true => tracing::debug!(?key, %error, "looking again"),
             false => tracing::warn!(?key, %error, "trying again"),
@@ -85,9 +85,9 @@ impl Context {
 
     pub(crate) fn count_verdict(&self, states: &[RecreateState]) {
         match states.iter().all(|s| s.phase == Progress::Succeeded) {
-            true => self.metrics.succeeded.add_one(),
-            false => self.metrics.failed.add_one(),
-        }
+            true => self.metrics.succeeded.inc(),
+            false => self.metrics.failed.inc(),
+        };
     }
 }
 

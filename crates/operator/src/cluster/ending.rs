@@ -37,7 +37,7 @@ pub(crate) async fn reconcile(cx: &Context, view: &ObservedPod) -> Result<Option
             TerminateStep::Swap(swaps) => swap(cx, view, swaps).await?,
             TerminateStep::Stop { attempt, containers, ordered, result } => {
                 stop(cx, view, attempt, containers, ordered, result).await?;
-                cx.metrics.terminations.add_one();
+                cx.metrics.terminations.inc();
             }
             TerminateStep::End { phase, message } => {
                 let condition = json!({
@@ -46,7 +46,7 @@ pub(crate) async fn reconcile(cx: &Context, view: &ObservedPod) -> Result<Option
                 });
                 patch_status(cx, view, json!({"phase": phase, "conditions": [condition]})).await?;
                 cx.events.tell(view, false, "SidecarTerminator", &message);
-                cx.metrics.ended.add_one();
+                cx.metrics.ended.inc();
                 if ends_by_kubelet {
                     wake_for_result(cx, view).await?;
                 }

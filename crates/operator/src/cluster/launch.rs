@@ -54,7 +54,7 @@ pub(crate) async fn reconcile(
             BarrierStep::Create { map, keys } => {
                 blocked = unwritten(create(cx, view, &map, keys.iter()).await, 0);
                 if blocked.is_none() {
-                    cx.metrics.publish_seconds.observe(since.elapsed());
+                    cx.metrics.publish_seconds.observe(since.elapsed().as_secs_f64());
                     tell_opened(cx, view, &keys);
                 }
             }
@@ -69,13 +69,12 @@ pub(crate) async fn reconcile(
                 if blocked.is_some() {
                     continue;
                 }
-                cx.metrics.publish_seconds.observe(since.elapsed());
+                cx.metrics.publish_seconds.observe(since.elapsed().as_secs_f64());
                 // The previous level took from its own key, or the pod's start, until now.
                 if let Some(before) = memory.published_at.or(view.started) {
-                    let waited = std::time::Duration::from_millis(now().since(before));
-                    cx.metrics.level_wait_seconds.observe(waited);
+                    cx.metrics.level_wait_seconds.observe(now().since(before) as f64 / 1_000.0);
                 }
-                keys.iter().for_each(|_| cx.metrics.keys.add_one());
+                cx.metrics.keys.inc_by(keys.len() as u64);
                 tell_opened(cx, view, &keys);
                 cx.store.update_memory(&key, |held| {
                     *held = Memory { published_at: Some(now()), ..Memory::default() };
@@ -96,14 +95,14 @@ pub(crate) async fn reconcile(
                 cx.wakes.add(key.clone());
                 if is_first {
                     let took = view.started.map_or(0, |started| now().since(started));
-                    cx.metrics.launch_seconds.observe(std::time::Duration::from_millis(took));
+                    cx.metrics.launch_seconds.observe(took as f64 / 1_000.0);
                 }
             }
             BarrierStep::Fail { message } => fail(cx, view, &message).await?,
             BarrierStep::Condition { is_true, message } => condition(cx, view, is_true, &message).await?,
             BarrierStep::Event { is_warning, reason, message } => {
                 if reason == "LaunchTimeout" {
-                    cx.metrics.launch_timeouts.add_one();
+                    cx.metrics.launch_timeouts.inc();
                 }
                 cx.events.tell(view, is_warning, reason, &message);
             }
@@ -173,7 +172,7 @@ async fn create<'k>(
     let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &view.namespace);
     match api.create(&PostParams::default(), &object(view, map, keys)).await {
         Ok(made) => {
-            cx.metrics.keys.add_one();
+            cx.metrics.keys.inc();
             keep(cx, view, &made);
             Ok(true)
         }
@@ -318,7 +317,7 @@ async fn fail(cx: &Context, view: &ObservedPod, message: &str) -> Result<(), Err
     cx.events.tell(view, true, "GateNeverOpens", message);
     patch_status(cx, view, json!({"phase": "Failed", "reason": "GateNeverOpens", "message": message}))
         .await?;
-    cx.metrics.ended.add_one();
+    cx.metrics.ended.inc();
     wake_for_result(cx, view).await
 }
 

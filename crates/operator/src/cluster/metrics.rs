@@ -1,61 +1,27 @@
-//! Metrics in the Prometheus text format.
+//! The metrics of operator and agents, in the OpenMetrics text format.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+/// The content type of a page of metrics.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds in seconds: fine near the targets, coarse above.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0];
 
-/// A counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A histogram of durations.
-#[derive(Debug, Default)]
-pub(crate) struct Histogram {
-    buckets: [AtomicU64; BOUNDS.len()],
-    count: AtomicU64,
-    micros: AtomicU64,
-}
-
-impl Histogram {
-    pub(crate) fn observe(&self, took: Duration) {
-        let seconds = took.as_secs_f64();
-        for (bucket, bound) in self.buckets.iter().zip(BOUNDS) {
-            if seconds <= bound {
-                bucket.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    fn write(&self, out: &mut String, name: &str, help: &str) {
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
-        for (bucket, bound) in self.buckets.iter().zip(BOUNDS) {
-            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {}", bucket.load(Ordering::Relaxed));
-        }
-        let count = self.count.load(Ordering::Relaxed);
-        let seconds = Duration::from_micros(self.micros.load(Ordering::Relaxed)).as_secs_f64();
-        let _ =
-            writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {seconds}\n{name}_count {count}");
-    }
-}
-
-/// All metrics.
-#[derive(Debug, Default)]
+/// Metrics of the operator.
+#[derive(Debug)]
 pub struct Metrics {
+    registry: Registry,
+    leader: Gauge,
+    pods: Gauge,
+    levels_waiting: Gauge,
+    longest_wait_seconds: Gauge,
+    queue: Gauge,
     /// Webhook calls about pods and requests.
     pub(crate) webhook_seconds: Histogram,
     /// Objects refused.
@@ -82,53 +48,221 @@ pub struct Metrics {
     pub(crate) errors: Counter,
 }
 
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let r = &mut registry;
+        let [succeeded, failed] = labelled(
+            r,
+            "outrigger_recreate_requests",
+            "Finished container recreate requests",
+            "verdict",
+            ["succeeded", "failed"],
+        );
+        Metrics {
+            leader: gauge(r, "outrigger_leader", "Whether this replica leads"),
+            pods: gauge(r, "outrigger_pods", "Pods that use something the operator serves"),
+            levels_waiting: gauge(r, "outrigger_levels_waiting", "Levels and gates that are closed"),
+            longest_wait_seconds: gauge(
+                r,
+                "outrigger_longest_wait_seconds",
+                "Age of the oldest pod that has a closed level or gate",
+            ),
+            queue: gauge(r, "outrigger_queue", "Objects that wait to be looked at, or to be written to"),
+            webhook_seconds: histogram(r, "outrigger_webhook_seconds", "Time to answer the API server"),
+            refused: counter(r, "outrigger_webhook_refused", "Objects the webhook has refused"),
+            keys: counter(r, "outrigger_barrier_keys_published", "Barrier keys published"),
+            publish_seconds: histogram(
+                r,
+                "outrigger_barrier_publish_seconds",
+                "From hearing that a level is ready to the next one's key being published",
+            ),
+            level_wait_seconds: histogram(
+                r,
+                "outrigger_level_wait_seconds",
+                "How long a level waited for the one before it, from that one's key, or the pod's start, to its own",
+            ),
+            launch_seconds: histogram(
+                r,
+                "outrigger_launch_seconds",
+                "From the pod's start to the last barrier key",
+            ),
+            launch_timeouts: counter(
+                r,
+                "outrigger_launch_timeouts",
+                "Launches that took longer than their timeout",
+            ),
+            terminations: counter(r, "outrigger_sidecar_terminations", "Requests made to stop sidecars"),
+            ended: counter(
+                r,
+                "outrigger_pods_ended",
+                "Pods whose result was written after their mains were done",
+            ),
+            succeeded,
+            failed,
+            errors: counter(r, "outrigger_errors", "Failures that are tried again"),
+            registry,
+        }
+    }
+}
+
+/// What the operator holds at the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    /// This replica leads.
+    pub(crate) leads: bool,
+    /// Pods that use the operator.
+    pub(crate) pods: usize,
+    /// Closed levels and gates.
+    pub(crate) levels_waiting: usize,
+    /// Age of the oldest pod with one.
+    pub(crate) longest_wait_seconds: u64,
+    /// Objects that wait.
+    pub(crate) queue: usize,
+}
+
 impl Metrics {
-    /// The text; `gauges` are name, help and value.
-    pub(crate) fn text(&self, gauges: &[(&str, &str, usize)]) -> String {
-        let mut out = String::new();
-        for (name, help, value) in gauges {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}");
-        }
-        let counters = [
-            ("outrigger_webhook_refused_total", "Objects the webhook has refused.", &self.refused),
-            ("outrigger_barrier_keys_published_total", "Barrier keys published.", &self.keys),
-            (
-                "outrigger_launch_timeouts_total",
-                "Launches that took longer than their timeout.",
-                &self.launch_timeouts,
-            ),
-            ("outrigger_sidecar_terminations_total", "Requests made to stop sidecars.", &self.terminations),
-            (
-                "outrigger_pods_ended_total",
-                "Pods whose result was written after their mains were done.",
-                &self.ended,
-            ),
-            ("outrigger_errors_total", "Failures that are tried again.", &self.errors),
-        ];
-        for (name, help, counter) in counters {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {}", counter.get());
-        }
-        let name = "outrigger_recreate_requests_total";
-        let _ = writeln!(out, "# HELP {name} Finished container recreate requests.\n# TYPE {name} counter");
-        for (verdict, counter) in [("succeeded", &self.succeeded), ("failed", &self.failed)] {
-            let _ = writeln!(out, "{name}{{verdict=\"{verdict}\"}} {}", counter.get());
-        }
-        self.webhook_seconds.write(&mut out, "outrigger_webhook_seconds", "Time to answer the API server.");
-        self.publish_seconds.write(
-            &mut out,
-            "outrigger_barrier_publish_seconds",
-            "From hearing that a level is ready to the next one's key being published.",
+    /// The page.
+    pub(crate) fn page(&self, holds: &Holds) -> String {
+        let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.leader.set(i64::from(holds.leads));
+        self.pods.set(size(holds.pods));
+        self.levels_waiting.set(size(holds.levels_waiting));
+        self.longest_wait_seconds.set(i64::try_from(holds.longest_wait_seconds).unwrap_or(i64::MAX));
+        self.queue.set(size(holds.queue));
+        text(&self.registry)
+    }
+}
+
+/// Metrics of an agent.
+#[derive(Debug)]
+pub(crate) struct AgentMetrics {
+    registry: Registry,
+    /// Containers stopped.
+    pub(crate) stopped: Counter,
+    /// Containers that could not be stopped.
+    pub(crate) failed: Counter,
+}
+
+impl Default for AgentMetrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let [stopped, failed] = labelled(
+            &mut registry,
+            "outrigger_agent_stops",
+            "Containers this agent has stopped, or failed to",
+            "result",
+            ["stopped", "failed"],
         );
-        self.level_wait_seconds.write(
-            &mut out,
-            "outrigger_level_wait_seconds",
-            "How long a level waited for the one before it, from that one's key, or the pod's start, to its own.",
-        );
-        self.launch_seconds.write(
-            &mut out,
-            "outrigger_launch_seconds",
-            "From the pod's start to the last barrier key.",
-        );
-        out
+        AgentMetrics { registry, stopped, failed }
+    }
+}
+
+impl AgentMetrics {
+    /// The page.
+    pub(crate) fn page(&self) -> String {
+        text(&self.registry)
+    }
+}
+
+fn text(registry: &Registry) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut out, registry);
+    out
+}
+
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// A counter. Its samples are called NAME`_total`.
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    registered(registry, name, help, Counter::default())
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    registered(registry, name, help, Gauge::default())
+}
+
+fn histogram(registry: &mut Registry, name: &str, help: &str) -> Histogram {
+    registered(registry, name, help, Histogram::new(BOUNDS))
+}
+
+/// A counter for each value of a label. All are there from the start: a rate needs the 0 before the first event.
+fn labelled<const N: usize>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    label: &'static str,
+    values: [&'static str; N],
+) -> [Counter; N] {
+    type Labels = [(&'static str, &'static str); 1];
+    let family = registered(registry, name, help, Family::<Labels, Counter>::default());
+    values.map(|value| family.get_or_create_owned(&[(label, value)]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{AgentMetrics, Holds, Metrics};
+
+    /// The metrics of a page with their types. A counter has the name of its samples.
+    fn types(page: &str) -> BTreeMap<&str, &str> {
+        let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let sample_of = |family: &str| {
+            let total = |line: &&str| line.strip_prefix(family).is_some_and(|l| l.starts_with("_total"));
+            page.lines().find(total).and_then(|line| line.split([' ', '{']).next())
+        };
+        families
+            .map(|(name, kind)| {
+                (if kind == "counter" { sample_of(name).expect("a sample") } else { name }, kind)
+            })
+            .collect()
+    }
+
+    /// The tables of the reference page, after this heading.
+    fn documented(heading: &str) -> BTreeMap<&'static str, &'static str> {
+        let page = include_str!("../../../../docs/reference/metrics.md");
+        let (_, section) = page.split_once(heading).expect("the heading");
+        let section = section.split("\n## ").next().unwrap_or(section);
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+        rows.filter_map(|(name, rest)| Some((name, rest.split(' ').next()?))).collect()
+    }
+
+    #[test]
+    fn every_metric_is_listed_with_its_type() {
+        assert_eq!(types(&Metrics::default().page(&Holds::default())), documented("\n## Operator\n"));
+        assert_eq!(types(&AgentMetrics::default().page()), documented("\n## Agent\n"));
+    }
+
+    #[test]
+    fn pages_are_as_scrapers_read_them() {
+        let metrics = Metrics::default();
+        metrics.errors.inc();
+        metrics.failed.inc();
+        metrics.launch_seconds.observe(0.2);
+        let page = metrics.page(&Holds { leads: true, pods: 3, ..Holds::default() });
+        for part in [
+            "# HELP outrigger_errors Failures that are tried again.\n# TYPE outrigger_errors counter\noutrigger_errors_total 1\n",
+            "# HELP outrigger_leader Whether this replica leads.\n# TYPE outrigger_leader gauge\noutrigger_leader 1\n",
+            "\noutrigger_pods 3\n",
+            "\noutrigger_recreate_requests_total{verdict=\"succeeded\"} 0\n",
+            "\noutrigger_recreate_requests_total{verdict=\"failed\"} 1\n",
+            "\noutrigger_launch_seconds_bucket{le=\"0.1\"} 0\n",
+            "\noutrigger_launch_seconds_bucket{le=\"0.25\"} 1\n",
+            "\noutrigger_launch_seconds_bucket{le=\"+Inf\"} 1\n",
+            "\noutrigger_launch_seconds_count 1\n",
+        ] {
+            assert!(page.contains(part), "{part:?} is not in\n{page}");
+        }
+        assert!(page.ends_with("\n# EOF\n"), "{page}");
+        let agent = AgentMetrics::default();
+        agent.stopped.inc();
+        for part in ["outrigger_agent_stops_total{result=\"stopped\"} 1\n", "{result=\"failed\"} 0\n"] {
+            assert!(agent.page().contains(part), "{}", agent.page());
+        }
     }
 }

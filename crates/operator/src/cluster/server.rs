@@ -22,8 +22,8 @@ use tokio_rustls::TlsAcceptor;
 use super::certificates::{self, Certificate};
 use super::controllers::{self, Context};
 use super::leader::Leader;
-use super::metrics::{Counter, Metrics};
-use super::store::{Agents, Counts};
+use super::metrics::{self, AgentMetrics, Holds, Metrics};
+use super::store::Agents;
 use super::webhook::{Requesters, Webhook};
 use super::{Error, Launch, connect, now};
 
@@ -425,23 +425,18 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
             }
         },
         "/metrics" => {
-            let leading = context.is_some();
-            let (counts, queue) = context.map_or((Counts::default(), 0), |cx| {
-                (cx.store.counts(now()), cx.queue.len() + cx.wakes.len())
+            let holds = context.map(|cx| {
+                let counts = cx.store.counts(now());
+                Holds {
+                    leads: true,
+                    pods: counts.pods,
+                    levels_waiting: counts.levels,
+                    longest_wait_seconds: counts.longest_ms / 1_000,
+                    queue: cx.queue.len() + cx.wakes.len(),
+                }
             });
-            let longest = usize::try_from(counts.longest_ms / 1_000).unwrap_or(usize::MAX);
-            let text = state.metrics.text(&[
-                ("outrigger_leader", "Whether this replica leads.", usize::from(leading)),
-                ("outrigger_pods", "Pods that use something the operator serves.", counts.pods),
-                ("outrigger_levels_waiting", "Levels and gates that are closed.", counts.levels),
-                (
-                    "outrigger_longest_wait_seconds",
-                    "Age of the oldest pod that has a closed level or gate.",
-                    longest,
-                ),
-                ("outrigger_queue", "Objects that wait to be looked at, or to be written to.", queue),
-            ]);
-            reply(StatusCode::OK, "text/plain; version=0.0.4", text)
+            let page = state.metrics.page(&holds.unwrap_or_default());
+            reply(StatusCode::OK, metrics::CONTENT_TYPE, page)
         }
         _ => reply(StatusCode::NOT_FOUND, "text/plain", PAGES),
     }
@@ -454,10 +449,8 @@ pub(crate) struct AgentPage {
     pub(crate) runtime: AtomicBool,
     /// The requests of the node are synced.
     pub(crate) watching: AtomicBool,
-    /// Containers stopped.
-    pub(crate) stopped: Counter,
-    /// Containers that could not be stopped.
-    pub(crate) failed: Counter,
+    /// Its metrics.
+    pub(crate) metrics: AgentMetrics,
 }
 
 fn agent_page(page: &AgentPage, path: &str) -> Response<Full<Bytes>> {
@@ -472,15 +465,7 @@ fn agent_page(page: &AgentPage, path: &str) -> Response<Full<Bytes>> {
             None => reply(StatusCode::OK, "text/plain", "ok"),
             Some(missing) => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", missing),
         },
-        "/metrics" => {
-            let name = "outrigger_agent_stops_total";
-            let text = format!(
-                "# HELP {name} Containers this agent has stopped, or failed to.\n# TYPE {name} counter\n{name}{{result=\"stopped\"}} {}\n{name}{{result=\"failed\"}} {}\n",
-                page.stopped.get(),
-                page.failed.get()
-            );
-            reply(StatusCode::OK, "text/plain; version=0.0.4", text)
-        }
+        "/metrics" => reply(StatusCode::OK, metrics::CONTENT_TYPE, page.metrics.page()),
         _ => reply(StatusCode::NOT_FOUND, "text/plain", PAGES),
     }
 }

@@ -84,7 +84,7 @@ impl Webhook {
             "/convert" => conversion(&request),
             _ => return None,
         };
-        self.metrics.webhook_seconds.observe(begun.elapsed());
+        self.metrics.webhook_seconds.observe(begun.elapsed().as_secs_f64());
         Some(json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}))
     }
 
@@ -116,7 +116,7 @@ impl Webhook {
                 }
             }
             Err(refusal) => {
-                self.metrics.refused.add_one();
+                self.metrics.refused.inc();
                 let reason = match refusal.code {
                     403 => "Forbidden",
                     422 => "Invalid",

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use outrigger_lifecycle::annotations::{self, Annotation, InCluster, Place};
 
-use crate::{root, rust_sources};
+use crate::root;
 
 #[test]
 fn every_command_is_listed() {
@@ -26,15 +26,6 @@ fn subcommands(of: &[&str]) -> BTreeSet<String> {
     // Continued descriptions are indented further.
     let names = list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
-}
-
-#[test]
-fn every_metric_is_listed() {
-    let mut sources = String::new();
-    rust_sources(&root().join("crates/operator/src/cluster"), &mut sources);
-    let pattern = regex_lite::Regex::new(r#""(outrigger_[a-z_]+)""#).expect("a pattern");
-    let names = pattern.captures_iter(&sources).filter_map(|c| Some(c.get(1)?.as_str().to_owned()));
-    assert_eq!(first_cells("metrics.md"), names.collect());
 }
 
 /// `UPDATE_EXPECT=1 cargo test -p outrigger --test docs every_annotation` writes the table anew.
