@@ -1,7 +1,11 @@
 //! Messages of the process itself: what goes wrong without ending anything, and what it does, if somebody wants to know.
 
+use clap::ValueEnum;
 use outrigger_view::output::Output;
+use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::terminal;
 use crate::value::ValueError;
@@ -9,7 +13,7 @@ use crate::value::ValueError;
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct LogArgs {
     /// Log what outrigger itself does, for example debug, or outrigger_agent=trace.
-    #[arg(long, value_name = "FILTER", env = "RUST_LOG", hide_env_values = true, value_parser = filter)]
+    #[arg(long, value_name = "FILTER", env = "OUTRIGGER_LOG", hide_env_values = true, value_parser = filter)]
     log: Option<String>,
 }
 
@@ -19,7 +23,24 @@ fn filter(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
+/// How a service writes its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines with key=value pairs.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The filter of a service: what the library says of watches is said again, in fewer words.
+const SERVICE_FILTER: &str = "info,kube_runtime::watcher=error";
+
 impl LogArgs {
+    fn filter(&self) -> Option<EnvFilter> {
+        // It has been parsed before.
+        self.log.as_deref().filter(|text| !text.is_empty()).map(EnvFilter::new)
+    }
+
     /// Has messages written to standard error, or above the view. Without a filter only warnings are, or with `quiet` only
     /// errors, and without the module and the pod they are about: their text says it.
     pub(crate) fn apply(&self, quiet: bool, output: &Output) {
@@ -30,20 +51,64 @@ impl LogArgs {
             // It would tell standard error with `eprintln!`, which panics if nobody reads that any more.
             .log_internal_errors(false)
             .without_time();
-        match self.log.as_deref().filter(|text| !text.is_empty()) {
-            // It has been parsed before.
-            Some(text) => subscriber.with_env_filter(EnvFilter::new(text)).init(),
+        match self.filter() {
+            Some(filter) => subscriber.with_env_filter(filter).init(),
             None => {
                 let level = if quiet { tracing::Level::ERROR } else { tracing::Level::WARN };
                 subscriber.with_max_level(level).with_target(false).init();
             }
         }
     }
+
+    /// Has the messages of a service in a cluster written to standard error, with the time.
+    pub(crate) fn apply_to_service(&self, format: LogFormat) {
+        let filter = self.filter().unwrap_or_else(|| EnvFilter::new(SERVICE_FILTER));
+        service(filter, format, std::io::stderr).init();
+    }
+}
+
+fn service(
+    filter: EnvFilter,
+    format: LogFormat,
+    writer: impl for<'w> MakeWriter<'w> + Send + Sync + 'static,
+) -> Box<dyn Subscriber + Send + Sync> {
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer)
+        .with_ansi(false)
+        // As in `apply`.
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => Box::new(lines.finish()),
+        LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::filter;
+    use std::io::{Read as _, Seek as _};
+    use std::sync::Arc;
+
+    use super::{EnvFilter, LogFormat, filter, service};
+
+    /// docs/guide/cluster.md shows such a line.
+    #[test]
+    fn json_lines_have_the_fields_of_the_event_beside_its_text() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let writer = Arc::new(file.try_clone().expect("the same file"));
+        let subscriber = service(EnvFilter::new("info"), LogFormat::Json, writer);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::debug!("left out");
+            tracing::info!(identity = "a\u{1b}", pods = 3, "leading");
+        });
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("the lines");
+        let line: serde_json::Value = serde_json::from_str(&text).expect("one line");
+        let fields: Vec<&str> = line.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(fields, ["timestamp", "level", "message", "identity", "pods", "target"], "{text}");
+        assert_eq!(line["identity"], "a\u{1b}");
+        assert_eq!((&line["level"], &line["pods"]), (&"INFO".into(), &3.into()));
+    }
 
     #[test]
     fn filters_are_checked() {

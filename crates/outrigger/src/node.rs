@@ -223,7 +223,7 @@ const VARIABLES: [&str; 6] = [
     "OUTRIGGER_OCI_RUNTIME",
     "OUTRIGGER_RUNTIMES",
     "OUTRIGGER_IMAGE_LIMITS",
-    "RUST_LOG",
+    "OUTRIGGER_LOG",
 ];
 
 /// A unit that runs this command line with the same settings.

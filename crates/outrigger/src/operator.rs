@@ -7,10 +7,7 @@ use clap::{Subcommand, ValueEnum};
 use outrigger_operator::cluster::{self, AgentOptions, Agents, Launch, Requesters, RunOptions};
 use outrigger_operator::install::{FailurePolicy, Options, manifests};
 
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
-
+use crate::logging::{LogArgs, LogFormat};
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -165,14 +162,8 @@ struct Run {
     /// How log lines are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// Lines with key=value pairs.
-    Text,
-    /// One JSON object a line.
-    Json,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -189,6 +180,8 @@ struct Agent {
     /// How log lines are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
@@ -210,7 +203,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
             Ok(Outcome::Fine)
         }),
         Command::Run(args) => {
-            logs(args.log_format);
+            args.log.apply_to_service(args.log_format);
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let identity = args.identity.unwrap_or_else(|| format!("{host}-{}", std::process::id()));
             let options = RunOptions {
@@ -233,7 +226,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 let text = format!("--cri-endpoint {endpoint:?} is not a unix socket; write unix:///PATH");
                 return Err(Failure::Input(anyhow::anyhow!(text)));
             }
-            logs(args.log_format);
+            args.log.apply_to_service(args.log_format);
             let options = AgentOptions {
                 node: args.node_name,
                 endpoint: args.cri_endpoint,
@@ -300,75 +293,6 @@ async fn warn_of_clashes(namespace: &str) {
         for clash in clashes {
             terminal::eprint(&format!("warning: {clash}; uninstall it before you apply this\n"));
         }
-    }
-}
-
-/// Logs one line per event to standard error, with the time.
-fn logs(format: LogFormat) {
-    // What the library says of watches is said again, in fewer words.
-    let filter = tracing_subscriber::EnvFilter::try_from_env("OUTRIGGER_LOG")
-        .unwrap_or_else(|_| "info,kube_runtime::watcher=error".into());
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        // It would tell standard error with `eprintln!`, which panics if nobody reads that any more.
-        .log_internal_errors(false);
-    match format {
-        LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.event_format(JsonLines).init(),
-    }
-}
-
-/// Writes an event as a JSON object with `time`, `level`, `target`, `message` and the event's own fields.
-struct JsonLines;
-
-impl<S, N> FormatEvent<S, N> for JsonLines
-where
-    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &tracing::Event<'_>,
-    ) -> std::fmt::Result {
-        let mut fields = Fields(serde_json::Map::new());
-        let metadata = event.metadata();
-        for (name, value) in [
-            ("time", k8s_openapi::jiff::Timestamp::now().to_string()),
-            ("level", metadata.level().to_string()),
-            ("target", metadata.target().to_owned()),
-        ] {
-            fields.0.insert(name.to_owned(), value.into());
-        }
-        event.record(&mut fields);
-        writeln!(writer, "{}", serde_json::Value::Object(fields.0))
-    }
-}
-
-struct Fields(serde_json::Map<String, serde_json::Value>);
-
-impl tracing::field::Visit for Fields {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0.insert(field.name().to_owned(), format!("{value:?}").into());
-    }
-
-    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_u64(&mut self, field: &tracing::field::Field, value: u64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_i64(&mut self, field: &tracing::field::Field, value: i64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_bool(&mut self, field: &tracing::field::Field, value: bool) {
-        self.0.insert(field.name().to_owned(), value.into());
     }
 }
 
