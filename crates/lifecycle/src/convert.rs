@@ -8,6 +8,7 @@ mod compare;
 mod depends_on;
 mod lists;
 mod marks;
+mod native;
 mod object;
 mod priority;
 mod restarts;
@@ -19,6 +20,7 @@ use crate::source::{FieldPath, PodInput};
 
 pub use compare::{Difference, compare};
 pub use lists::{in_order, levels_as_sidecars, startup_probe};
+pub use native::{native_levels, native_sidecars};
 pub use object::apply;
 pub use restarts::{compare_restarts, keep_restarts};
 

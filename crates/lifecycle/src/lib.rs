@@ -41,7 +41,7 @@ pub use check::{CheckedPod, PodOwner, check};
 pub use companions::{Companions, ROOT_CA};
 pub use confinement::{APP_ARMOR_ANNOTATION, SettingOrigin, app_armor_profile, selinux_options};
 pub use decision::{Decision, Wait};
-pub use dialect::{Planned, TerminatorMarks, add_levels, annotations, plan, stop_numbers};
+pub use dialect::{Planned, TerminatorMarks, add_levels, annotations, launch_priority, plan, stop_numbers};
 pub use engine::{
     CannotRestart, CannotUpdate, Change, Engine, STOP_MIN_MS, StopPlan, StopTurn, can_restart, changes,
     decide, stop_stages, stop_turns,

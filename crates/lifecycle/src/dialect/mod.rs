@@ -14,7 +14,7 @@ mod terminator;
 
 pub(crate) use depends_on::place_of as depends_on_place;
 pub use depends_on::stop_numbers;
-pub use priority::add_levels;
+pub use priority::{add_levels, launch_priority};
 pub use terminator::TerminatorMarks;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};

@@ -3,6 +3,8 @@
 
 use std::num::IntErrorKind;
 
+use k8s_openapi::api::core::v1::Container;
+
 use super::Draft;
 use crate::plan::{Dialect, Gate, Need, Plan};
 use crate::source::{ContainerRef, FieldPath, Finding, Severity};
@@ -124,6 +126,12 @@ fn priorities(draft: &mut Draft<'_>, mains: &[usize]) -> Option<Vec<i64>> {
     });
     let priorities: Vec<i64> = priorities.collect();
     (!bad).then_some(priorities)
+}
+
+/// The launch priority of a container of a planned pod: its last env entry counts (LP-5), and is known to be a number.
+pub fn launch_priority(container: &Container) -> Option<i64> {
+    let mut env = container.env.iter().flatten().rev();
+    env.find(|e| ENVS.contains(&e.name.as_str()))?.value.as_deref()?.parse().ok()
 }
 
 /// The priority of a container: a signed decimal number in its last env entry of these names, or 0 without

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use outrigger_lifecycle::annotations::{self, InCluster, Place};
 use outrigger_lifecycle::{
     ContainerRef, Dialect, FeatureGates, FieldPath, Finding, List, Plan, Planned, PodInput, RestartPolicy,
-    Role, Segment, Severity, TerminatorMarks, plan, stop_numbers, validate_kruise, validate_plan,
+    Role, Segment, Severity, TerminatorMarks, launch_priority, plan, stop_numbers, validate_kruise,
+    validate_plan,
 };
 use serde_json::{Value, json};
 
@@ -45,6 +46,9 @@ pub enum Launch {
 }
 
 /// Handles a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
+///
+/// It plans the pod once. If containers may become native sidecars, it plans twice: the plan before says which containers
+/// move and in which order, and the plan after is that of the pod that the API server stores, which its barrier keys must fit.
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
@@ -132,7 +136,7 @@ pub fn job_sidecars(
     let pod = typed(object)?;
     check_mains(&pod)?;
     let input = PodInput { pod, lifecycle_types: Default::default() };
-    let planned = match plan(&input, &FeatureGates::default()) {
+    let planned = match planned(&input) {
         Ok(planned) => planned,
         // What else may be wrong with the pod is the other webhook's to say.
         Err(mut findings) => {
@@ -269,7 +273,7 @@ impl OwnRestartPolicies {
     }
 }
 
-pub(super) fn typed(object: &Value) -> Result<Pod, Refusal> {
+fn typed(object: &Value) -> Result<Pod, Refusal> {
     serde_json::from_value(object.clone())
         .map_err(|error| Refusal::new(422, format!("the pod cannot be read: {error}")))
 }
@@ -326,6 +330,19 @@ fn typed_and_planned(object: &Value) -> Result<(Pod, Result<Planned, Vec<Finding
     Ok((pod, planned))
 }
 
+/// Plans a pod. Nothing else in `decide` makes a plan.
+pub(super) fn planned(input: &PodInput) -> Result<Planned, Vec<Finding>> {
+    #[cfg(test)]
+    PLANS.set(PLANS.get() + 1);
+    plan(input, &FeatureGates::default())
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many plans a test has made.
+    pub(super) static PLANS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
 fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
     let mut pod = pod.clone();
@@ -333,7 +350,7 @@ fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
         env.retain(|e| !e.name.starts_with("KRUISE_TERMINATE_SIDECAR_"));
     }
     let input = PodInput { pod, lifecycle_types: Default::default() };
-    let mut planned = plan(&input, &FeatureGates::default())?;
+    let mut planned = planned(&input)?;
     // A container that waits for what never happens; the rest of the pod is the API server's to check.
     let never = validate_plan(&input, &planned.plan).into_iter().filter(|finding| finding.code == "deadlock");
     let (errors, warnings): (Vec<_>, Vec<_>) = never.partition(|finding| finding.severity == Severity::Error);
@@ -365,13 +382,7 @@ fn level(pod: &Pod, place: ContainerRef) -> i64 {
         return -i64::try_from(place.index).unwrap_or(0);
     }
     let container = pod.spec.as_ref().and_then(|s| s.containers.get(place.index));
-    container.and_then(priority).unwrap_or(0)
-}
-
-/// The launch priority in a container's env.
-pub(super) fn priority(container: &Container) -> Option<i64> {
-    let mut env = container.env.iter().flatten().rev();
-    env.find(|e| names::PRIORITY_ENVS.contains(&e.name.as_str()))?.value.as_deref()?.parse().ok()
+    container.and_then(launch_priority).unwrap_or(0)
 }
 
 /// A separate key for each container that waits for another, unless the kubelet's own order is enough.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::admit::{SUFFIX, admitted, barriers, keys, ordered, pod, priority};
-use crate::decide::admit::{Launch, admit};
+use crate::decide::admit::{Launch, PLANS, admit};
 use crate::names;
 
 #[test]
@@ -50,6 +50,26 @@ fn sidecars_become_native() {
     pod["metadata"]["annotations"] = json!({names::SIDECARS: "a\u{1b}[31m\u{202e}"});
     let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("no such container");
     assert!(refusal.message.contains("`a\\u001b[31m\\u202e`"), "{refusal}");
+}
+
+#[test]
+fn a_pod_is_planned_once_and_twice_if_containers_move() {
+    let levels = controlled(&[("main", Value::Null), ("proxy", priority("1"))]);
+    let plain = controlled(&[("main", Value::Null), ("proxy", Value::Null)]);
+    let mut named = plain.clone();
+    named["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
+    for (pod, launch, plans) in [
+        (&plain, Launch::Native, 1),
+        (&levels, Launch::Barrier, 1),
+        (&levels, Launch::Native, 2),
+        (&named, Launch::Barrier, 2),
+        (&named, Launch::Native, 2),
+    ] {
+        PLANS.set(0);
+        let out = admit(pod, SUFFIX, launch).expect("admitted").pod;
+        assert_eq!(PLANS.get(), plans, "{launch:?} {pod:#}");
+        assert_eq!(names_in(&out, "initContainers").is_empty(), plans == 1, "{out:#}");
+    }
 }
 
 #[test]
