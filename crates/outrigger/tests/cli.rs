@@ -547,6 +547,28 @@ fn a_refused_conversion_writes_nothing() {
     assert!(std::fs::read_to_string(&file).expect("written").contains("startupProbe"));
 }
 
+/// What only the operator reads is in the plan of a pod that has it, and in no other.
+#[test]
+fn plans_say_which_annotations_have_no_effect_here() {
+    let pod = |annotations: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  annotations: {{{annotations}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"
+        )
+    };
+    let run = outrigger(
+        &["plan", "-"],
+        &pod("outrigger.dev/launch-timeout: 90s, outrigger.dev/pre-stop: own-turn"),
+    );
+    let (_, section) = run.stdout.split_once("\nWithout effect\n").expect("a section");
+    let section = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    let says =
+        "outrigger.dev/launch-timeout has no effect on this machine. In a cluster: the operator reports";
+    assert!(section.contains(says), "{}", run.stdout);
+    assert!(!section.contains("pre-stop"), "{}", run.stdout);
+    let run = outrigger(&["plan", "-"], &pod("outrigger.dev/pre-stop: own-turn"));
+    assert!(!run.stdout.contains("Without effect"), "{}", run.stdout);
+}
+
 #[test]
 fn lives_are_played_the_same_every_time() {
     let args = ["simulate", "crates/outrigger/tests/cli/pods/native-job.yaml", "--seed", "3"];

@@ -1,7 +1,7 @@
 //! The table of Outrigger's own annotations: the object that each belongs to, its value, its effect on this
 //! machine and in a cluster, and the rule that applies it.
 //!
-//! A new annotation is a name, a row of [`TABLE`] and its rule. Validation, the operator's warnings and
+//! A new annotation is a name, a row of [`TABLE`] and its rule. Validation, the operator's warnings, what `plan` says and
 //! docs/reference/annotations.md come from the row.
 
 use std::collections::BTreeMap;
@@ -84,6 +84,17 @@ pub enum InCluster {
     MarkedSidecars,
     /// None: the kubelet is in charge of this, and it does not know the annotation.
     NoEffect,
+}
+
+impl InCluster {
+    /// It in a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            InCluster::Served(text) => text,
+            InCluster::MarkedSidecars => "marked sidecars only",
+            InCluster::NoEffect => "no effect",
+        }
+    }
 }
 
 /// How an annotation is applied.
@@ -266,6 +277,13 @@ pub static TABLE: [Annotation; 16] = [
 /// The row of an annotation, by its name.
 pub fn find(name: &str) -> Option<&'static Annotation> {
     TABLE.iter().find(|row| row.name == name)
+}
+
+/// The annotations of a pod that have no effect on this machine.
+pub fn without_effect(written: &BTreeMap<String, String>) -> impl Iterator<Item = &'static Annotation> {
+    TABLE
+        .iter()
+        .filter(|row| row.place != Place::Job && row.effect.is_none() && written.contains_key(row.name))
 }
 
 /// The annotation that is most similar to an unknown name, if one is similar enough.

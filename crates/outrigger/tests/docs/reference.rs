@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use outrigger_lifecycle::annotations::{self, Annotation, InCluster, Place};
+use outrigger_lifecycle::annotations::{self, Annotation, Place};
 
 use crate::root;
 
@@ -53,11 +53,7 @@ fn annotation_row(row: &Annotation) -> String {
     };
     let effect = row.effect.unwrap_or("no effect on this machine");
     let guide = row.guide.map(|place| format!(" ([guide](../guide/{place}))")).unwrap_or_default();
-    let in_cluster = match row.in_cluster {
-        InCluster::Served(text) => text,
-        InCluster::MarkedSidecars => "marked sidecars only",
-        InCluster::NoEffect => "no effect",
-    };
+    let in_cluster = row.in_cluster.words();
     format!("| `{}` | {}{place} | {effect}{guide} | {in_cluster} |", row.name, row.value)
 }
 

@@ -1,6 +1,6 @@
 //! The plan as text.
 
-use outrigger_lifecycle::{Amounts, RestartPolicy, Role};
+use outrigger_lifecycle::{Amounts, RestartPolicy, Role, annotations};
 
 use super::view::View;
 use super::words;
@@ -34,6 +34,15 @@ pub fn render(view: &View<'_>, width: usize) -> String {
     }
     page.section("Resources");
     page.resources();
+    let written = view.pod.input.pod.metadata.annotations.iter();
+    let idle: Vec<_> = written.flat_map(annotations::without_effect).collect();
+    if !idle.is_empty() {
+        page.section("Without effect");
+    }
+    for row in idle {
+        let in_cluster = row.in_cluster.words();
+        page.paragraph(&format!("{} has no effect on this machine. In a cluster: {in_cluster}.", row.name));
+    }
     page.out
 }
 
