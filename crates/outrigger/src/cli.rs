@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 
-use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::terminal::Color;
@@ -46,65 +45,13 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     // clap shows options that the environment sets as required ones. It is asked again without the environment, unless that
     // is where the mistake is.
     let again = without_env(Cli::command()).try_get_matches_from(&args);
-    Err(only_close_suggestions(again.err().filter(|again| again.kind() == error.kind()).unwrap_or(error)))
+    Err(again.err().filter(|again| again.kind() == error.kind()).unwrap_or(error))
 }
 
 /// The command without the variables that its options can be set by.
 fn without_env(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| arg.env(None::<&str>));
     command.mut_subcommands(without_env)
-}
-
-/// Removes suggested commands and options that are not close to what was typed, and adds commands that are:
-/// clap does not count two swapped letters as similar.
-fn only_close_suggestions(mut error: clap::Error) -> clap::Error {
-    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() {
-        let commands = Cli::command();
-        let close = commands.get_subcommands().map(|c| c.get_name()).filter(|name| is_close(&typed, name));
-        let close: Vec<String> = close.map(str::to_owned).collect();
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(close));
-        // clap leaves an empty line for tips, even if there are none.
-        if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.is_empty())
-        {
-            error.remove(ContextKind::Suggested);
-        }
-    }
-    if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg).cloned() {
-        // clap suggests `-- --option`, which would name a file.
-        error.remove(ContextKind::Suggested);
-        // kubectl's spelling.
-        if ["-f", "--filename", "--file"].contains(&typed.as_str()) {
-            error.remove(ContextKind::SuggestedArg);
-            let tip = "name files without an option: outrigger run FILE".into();
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
-        }
-    }
-    let typed = [ContextKind::InvalidSubcommand, ContextKind::InvalidArg, ContextKind::InvalidValue];
-    let Some(ContextValue::String(typed)) = typed.iter().find_map(|kind| error.get(*kind)).cloned() else {
-        return error;
-    };
-    for kind in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue] {
-        match error.remove(kind) {
-            Some(ContextValue::String(one)) if is_close(&typed, &one) => {
-                error.insert(kind, ContextValue::String(one));
-            }
-            Some(ContextValue::Strings(mut all)) => {
-                all.retain(|word| is_close(&typed, word));
-                if !all.is_empty() {
-                    error.insert(kind, ContextValue::Strings(all));
-                }
-            }
-            _ => {}
-        }
-    }
-    error
-}
-
-/// Whether a word may be a typo of another: at most one mistake in four letters. Words of one or two letters
-/// are too short to tell.
-fn is_close(typed: &str, word: &str) -> bool {
-    let tells = typed.len().max(word.len()) > 2;
-    tells && strsim::osa_distance(typed, word) <= (typed.chars().count() / 4).max(1)
 }
 
 #[derive(Debug, Subcommand)]
@@ -155,33 +102,15 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
 
+    /// kubectl's option for files is answered with a tip that helps.
     #[test]
-    fn only_close_words_are_suggested() {
-        let said = |args: &[&str]| {
-            let error = Cli::try_parse_from([&["outrigger"], args].concat()).expect_err("a wrong word");
-            only_close_suggestions(error).to_string()
-        };
-        for (word, meant) in [
-            ("valdate", "validate"),
-            ("sotp", "stop"),
-            ("log", "logs"),
-            ("simulat", "simulate"),
-            ("rnu", "run"),
-        ] {
-            assert!(said(&[word]).contains(&format!("'{meant}'")), "{}", said(&[word]));
+    fn files_are_named_without_an_option() {
+        for option in ["-f", "--filename", "--file"] {
+            let error =
+                Cli::try_parse_from(["outrigger", "run", option, "job.yaml"]).expect_err("no such option");
+            let text = error.to_string();
+            assert!(text.contains("tip: name files without an option: outrigger run FILE"), "{text}");
         }
-        for word in ["get", "apply", "describe", "start", "delete", "ls", "p"] {
-            assert!(!said(&[word]).contains("similar"), "{}", said(&[word]));
-        }
-        for option in ["-f", "--filename"] {
-            let tip = said(&["run", option, "job.yaml"]);
-            assert!(tip.contains("tip: name files without an option: outrigger run FILE"), "{tip}");
-            assert!(!tip.contains("-- -f"), "{tip}");
-        }
-        assert!(!said(&["run", "--replicas", "-1", "web.yaml"]).contains("tip:"));
-        assert!(!said(&["run", "--bogus", "web.yaml"]).contains("tip:"));
-        assert!(said(&["run", "--event", "x"]).contains("'--events'"));
-        assert!(!said(&["run", "--detach"]).contains("similar"), "{}", said(&["run", "--detach"]));
     }
 
     /// Help with manual line breaks would be wrapped again on a narrower terminal.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use outrigger_lifecycle::convert::Target;
 use outrigger_manifest::convert::{ConvertError, convert};
-use outrigger_manifest::{Diagnostic, Severity, check};
+use outrigger_manifest::{Diagnostic, Format, Severity, SourceFile, check, in_format};
 
 use crate::input::ReadArgs;
 use crate::outcome::{Failure, Outcome};
@@ -19,7 +19,7 @@ use crate::terminal;
 #[command(after_help = "\
 Examples:
   outrigger convert job.yaml --to native
-  outrigger convert web.yaml --to depends-on -o web-ordered.yaml
+  outrigger convert web.yaml --to depends-on --output-file web-ordered.yaml
   outrigger convert pod.yaml --to kep --lossy 2>losses.txt
 
 Comments, field order and everything that has nothing to do with the order of containers stay as they are. What \
@@ -36,11 +36,31 @@ pub(crate) struct Args {
     /// Convert even if something is lost.
     #[arg(long)]
     lossy: bool,
+    /// Output format; that of the manifest by default. In the other one, comments are lost.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Output>,
     /// Write to a file instead of standard output.
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    output_file: Option<PathBuf>,
     #[command(flatten)]
     read: ReadArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
+}
+
+impl Output {
+    fn format(self) -> Format {
+        match self {
+            Output::Yaml => Format::Yaml,
+            Output::Json => Format::Json,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -91,11 +111,15 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         terminal::note("nothing was written; use `--lossy` to convert anyway");
         return Ok(Outcome::Findings);
     }
-    match args.output {
-        Some(file) => std::fs::write(&file, &converted.text)
+    let format = args.output.map_or_else(|| Format::of(&converted.text), Output::format);
+    let text = in_format(&converted.text, format, &options).map_err(|refused| {
+        Failure::Manifest(refused.0, vec![SourceFile::new("result", converted.text.as_str())])
+    })?;
+    match args.output_file {
+        Some(file) => std::fs::write(&file, &text)
             .with_context(|| format!("cannot write {}", file.display()))
             .map_err(Failure::Input)?,
-        None => terminal::print_plain(&converted.text)?,
+        None => terminal::print_plain(&text)?,
     }
     Ok(Outcome::Fine)
 }

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use clap::builder::UnknownArgumentValueParser;
 use outrigger_lifecycle::FeatureGates;
 use outrigger_manifest::{Diagnostics, Limits, Manifest, Partial, SourceFile, Validate, read, read_partial};
 use outrigger_node::read::RunReadOptions;
@@ -15,9 +16,10 @@ use crate::value::ValueError;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Reading manifests")]
 pub(crate) struct ReadArgs {
-    /// How to treat unknown and repeated fields; as in kubectl, `true` is `strict` and `false` is `ignore`.
-    #[arg(long, value_enum, default_value_t = ValidateArg::Strict, value_name = "HOW")]
-    validate: ValidateArg,
+    /// How to treat unknown and repeated fields, which are errors by default; as in kubectl, `true` is `strict` and `false` is
+    /// `ignore`.
+    #[arg(long, value_enum, value_name = "HOW")]
+    validate: Option<ValidateArg>,
     /// Turn features on or off: SidecarContainers (restartPolicy: Always on init containers), SidecarLifecycleType
     /// (lifecycle.type: Sidecar), ContainerRestartRules, RestartAllContainersOnContainerExits, ContainerStopSignals. All are
     /// on by default.
@@ -29,11 +31,18 @@ pub(crate) struct ReadArgs {
     /// List every object of the manifest that is skipped.
     #[arg(long, short)]
     verbose: bool,
+    /// kubectl's option, which is answered with a tip.
+    #[arg(short = 'f', long, alias = "file", hide = true, value_name = "FILE", value_parser = no_option_for_files())]
+    filename: Option<String>,
+}
+
+fn no_option_for_files() -> UnknownArgumentValueParser {
+    UnknownArgumentValueParser::suggest("name files without an option: outrigger run FILE")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ValidateArg {
-    /// Report them as errors.
+    /// Report them as errors; `outrigger validate` then also fails if there are warnings.
     #[value(alias = "true")]
     Strict,
     /// Report them as warnings.
@@ -46,10 +55,11 @@ enum ValidateArg {
 impl Default for ReadArgs {
     fn default() -> Self {
         ReadArgs {
-            validate: ValidateArg::Strict,
+            validate: None,
             feature_gates: Vec::new(),
             namespace: "default".to_owned(),
             verbose: false,
+            filename: None,
         }
     }
 }
@@ -79,6 +89,11 @@ impl ReadArgs {
         features(&self.feature_gates)
     }
 
+    /// Whether warnings are as bad as errors, for a command that only checks.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.validate == Some(ValidateArg::Strict)
+    }
+
     /// Reads files; `-` is standard input.
     pub(crate) fn sources(&self, files: &[PathBuf]) -> Result<Vec<SourceFile>, Failure> {
         if files.iter().filter(|f| is_stdin(f)).count() > 1 {
@@ -101,9 +116,9 @@ impl ReadArgs {
     pub(crate) fn options(&self) -> RunReadOptions {
         RunReadOptions {
             validate: match self.validate {
-                ValidateArg::Strict => Validate::Strict,
-                ValidateArg::Warn => Validate::Warn,
-                ValidateArg::Ignore => Validate::Ignore,
+                None | Some(ValidateArg::Strict) => Validate::Strict,
+                Some(ValidateArg::Warn) => Validate::Warn,
+                Some(ValidateArg::Ignore) => Validate::Ignore,
             },
             features: self.features(),
             namespace: self.namespace.clone(),

@@ -19,10 +19,10 @@ use crate::{runtime, terminal};
 Examples:
   outrigger validate pod.yaml
   kubectl get deployment web -o yaml | outrigger validate --validate=ignore -
-  outrigger validate --strict -o json *.yaml
+  outrigger validate --validate=strict -o json *.yaml
   outrigger validate --level restricted pod.yaml
 
-Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (with --strict: or warnings), 2 a file cannot be read.")]
+Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (with --validate=strict: or warnings), 2 a file cannot be read.")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -30,9 +30,6 @@ pub(crate) struct Args {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
-    /// Treat warnings as errors; notes are not.
-    #[arg(long)]
-    strict: bool,
     /// Check the pods against a Pod Security Standard of Kubernetes as well; images `rootfs:DIR` are refused too.
     #[arg(long, value_enum, value_name = "LEVEL")]
     level: Option<LevelArg>,
@@ -89,7 +86,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Output::Text => text(&diagnostics, &sources, pods)?,
     }
     let is_too_much = |d: &Diagnostic| d.severity >= Severity::Warning;
-    let outcome = match args.strict && diagnostics.iter().any(is_too_much) {
+    let outcome = match args.read.is_strict() && diagnostics.iter().any(is_too_much) {
         true => Outcome::Findings,
         false => Outcome::of_diagnostics(&diagnostics),
     };

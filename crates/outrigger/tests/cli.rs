@@ -163,25 +163,6 @@ fn plans_as_pictures() {
 }
 
 #[test]
-fn suggestions_are_close() {
-    for (typed, suggested) in [
-        ("valdate", Some("validate")),
-        ("plam", Some("plan")),
-        ("up", None),
-        ("deploy", None),
-        ("start", None),
-        ("status", None),
-    ] {
-        let run = outrigger(&[typed], "");
-        assert_eq!(run.code, 2);
-        match suggested {
-            Some(word) => assert!(run.stderr.contains(&format!("'{word}'")), "{}", run.stderr),
-            None => assert!(!run.stderr.contains("similar"), "{}", run.stderr),
-        }
-    }
-}
-
-#[test]
 fn what_is_not_run_takes_one_line() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n";
     let other =
@@ -415,11 +396,11 @@ fn strangers_manifests_can_be_refused() {
 fn notes_are_no_warnings() {
     let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  schedule: \"@daily\"\n  jobTemplate:\n    \
                 spec:\n      template:\n        spec: {restartPolicy: Never, containers: [{name: a, image: i}]}\n";
-    let run = outrigger(&["validate", "--strict", "-"], cron);
+    let run = outrigger(&["validate", "--validate=strict", "-"], cron);
     assert_eq!(run.code, 0, "{}", run.all());
     assert!(run.stdout.starts_with("note: the schedule is not followed"), "{}", run.all());
     assert!(run.stdout.ends_with("1 pod fine, 1 note\n"), "{}", run.all());
-    let run = outrigger(&["validate", "--strict", "-o", "json", "-"], cron);
+    let run = outrigger(&["validate", "--validate=strict", "-o", "json", "-"], cron);
     let findings: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!((run.code, &findings["findings"][0]["severity"]), (0, &"note".into()));
 }
@@ -432,7 +413,7 @@ fn exit_codes() {
     let rows: [(&[&str], i32); 31] = [
         (&["validate", &good], 0),
         (&["validate", &warning], 0),
-        (&["validate", "--strict", &warning], 1),
+        (&["validate", "--validate=strict", &warning], 1),
         (&["validate", &cycle], 1),
         (&["validate", &syntax], 1),
         (&["validate", "no-such-file.yaml"], 2),
@@ -539,12 +520,28 @@ fn a_refused_conversion_writes_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("out.yaml");
     let to = file.to_str().expect("text");
-    let run = outrigger(&["convert", &example("kep-pod"), "--to", "native", "-o", to], "");
+    let run = outrigger(&["convert", &example("kep-pod"), "--to", "native", "--output-file", to], "");
     assert_eq!((run.code, run.stdout.as_str()), (1, ""));
     assert!(!file.exists());
-    let run = outrigger(&["convert", &example("kep-pod"), "--to", "native", "--lossy", "-o", to], "");
+    let run =
+        outrigger(&["convert", &example("kep-pod"), "--to", "native", "--lossy", "--output-file", to], "");
     assert_eq!((run.code, run.stdout.as_str()), (0, ""));
     assert!(std::fs::read_to_string(&file).expect("written").contains("startupProbe"));
+}
+
+#[test]
+fn conversions_have_a_format() {
+    let args = ["convert", &example("native-job"), "--to", "kep", "--lossy"];
+    let own = outrigger(&args, "").stdout;
+    assert_eq!(outrigger(&[&args[..], &["-o", "yaml"]].concat(), "").stdout, own);
+    let json = outrigger(&[&args[..], &["-o", "json"]].concat(), "").stdout;
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(value["kind"], "Job");
+    let plan = |text: &str| outrigger(&["plan", "-"], text).stdout;
+    assert_eq!(plan(&json), plan(&own));
+    let yaml = outrigger(&["convert", "-", "--to", "kep", "-o", "yaml"], &json).stdout;
+    assert!(yaml.starts_with("apiVersion: "), "{yaml}");
+    assert_eq!(plan(&yaml), plan(&own));
 }
 
 /// What only the operator reads is in the plan of a pod that has it, and in no other.
