@@ -4,8 +4,8 @@
 //!     bare_cri containerd            starts a containerd of its own, says where, and ends it when its input ends
 //!     bare_cri ENDPOINT a|b|c|d|e    runs a case and says how many seconds of it count
 
-#[path = "../src/wire.rs"]
-#[allow(dead_code, reason = "bare driving needs less of CRI than pods do")]
+#[path = "../src/wire/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "bare driving needs less of CRI than pods do")]
 mod wire;
 
 use std::io::{Read as _, Write as _};
@@ -23,10 +23,9 @@ use self::containerd::{Containerd, IMAGE};
 use self::wire::{
     CONTAINER_EXITED, ContainerConfig, ContainerMetadata, ContainerStatusRequest, CreateContainerRequest,
     ExecSyncRequest, ImageSpec, ImageStatusRequest, LinuxContainerConfig, LinuxContainerSecurityContext,
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NAMESPACE_CONTAINER, NAMESPACE_NODE, NAMESPACE_POD,
-    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
-    Rpc, RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopContainerRequest,
-    StopPodSandboxRequest,
+    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest, Rpc, RunPodSandboxRequest,
+    SecurityProfile, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
 
 /// How often a container is polled: as often as containerd allows at negligible cost.
@@ -34,8 +33,11 @@ const POLL: Duration = Duration::from_millis(2);
 
 const GRACE_SECONDS: i64 = 30;
 
-const NAMESPACES: NamespaceOption =
-    NamespaceOption { network: NAMESPACE_NODE, pid: NAMESPACE_CONTAINER, ipc: NAMESPACE_POD };
+const NAMESPACES: NamespaceOption = NamespaceOption {
+    network: NamespaceMode::Node as i32,
+    pid: NamespaceMode::Container as i32,
+    ipc: NamespaceMode::Pod as i32,
+};
 
 /// The sidecar of scripts/bench-run.py.
 const SIDECAR: &str = "trap 'exit 0' TERM; touch /tmp/up; while :; do sleep 3600 & wait $!; done";

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::wire::security_profile::ProfileType;
 use super::wire::{
     self, Capability, ContainerConfig, ContainerMetadata, ImageSpec, Int64Value, KeyValue,
     LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext, LinuxPodSandboxConfig,
-    LinuxSandboxSecurityContext, NamespaceOption, PodSandboxConfig, PodSandboxMetadata, PortMapping,
-    SecurityProfile, SelinuxOption,
+    LinuxSandboxSecurityContext, MountPropagation, NamespaceMode, NamespaceOption, PodSandboxConfig,
+    PodSandboxMetadata, PortMapping, Protocol, SeLinuxOption, SecurityProfile, SupplementalGroupsPolicy,
 };
 use outrigger_runtime::{
     AppArmor, ContainerSpec, NetworkMode, Propagation, Resources, RuntimeError, SandboxSpec, Seccomp,
@@ -90,7 +91,7 @@ pub(super) fn sandbox(spec: &SandboxSpec, owner: &str) -> Result<PodSandboxConfi
             .iter()
             .filter(|_| !host_network)
             .map(|port| PortMapping {
-                protocol: if port.udp { wire::PROTOCOL_UDP } else { 0 },
+                protocol: if port.udp { Protocol::Udp } else { Protocol::Tcp }.into(),
                 container_port: port.pod_port.into(),
                 host_port: port.host.port().into(),
                 host_ip: match port.host.ip().is_unspecified() {
@@ -124,12 +125,13 @@ fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, St
 }
 
 fn namespaces(spec: &SandboxSpec) -> NamespaceOption {
-    let node = |host: bool, otherwise: i32| if host { wire::NAMESPACE_NODE } else { otherwise };
-    let own_pid = if spec.share_pid { wire::NAMESPACE_POD } else { wire::NAMESPACE_CONTAINER };
+    let node =
+        |host: bool, otherwise: NamespaceMode| if host { NamespaceMode::Node } else { otherwise }.into();
+    let own_pid = if spec.share_pid { NamespaceMode::Pod } else { NamespaceMode::Container };
     NamespaceOption {
-        network: node(spec.network == NetworkMode::Host, wire::NAMESPACE_POD),
+        network: node(spec.network == NetworkMode::Host, NamespaceMode::Pod),
         pid: node(spec.host_pid, own_pid),
-        ipc: node(spec.host_ipc, wire::NAMESPACE_POD),
+        ipc: node(spec.host_ipc, NamespaceMode::Pod),
     }
 }
 
@@ -225,10 +227,11 @@ fn mount(mount: &outrigger_runtime::Mount) -> Result<wire::Mount, RuntimeError> 
         host_path: text(&mount.source)?,
         readonly: mount.read_only,
         propagation: match mount.propagation {
-            Propagation::Private => 0,
-            Propagation::HostToContainer => 1,
-            Propagation::Bidirectional => 2,
-        },
+            Propagation::Private => MountPropagation::PropagationPrivate,
+            Propagation::HostToContainer => MountPropagation::PropagationHostToContainer,
+            Propagation::Bidirectional => MountPropagation::PropagationBidirectional,
+        }
+        .into(),
     })
 }
 
@@ -277,32 +280,32 @@ fn security(
         no_new_privs: identity.no_new_privileges,
         masked_paths: [paths(&MASKED_PATHS), paths(&MASKED_SYS_PATHS)].concat(),
         readonly_paths: paths(&READ_ONLY_PATHS),
-        supplemental_groups_policy: if identity.strict_groups { wire::GROUPS_STRICT } else { 0 },
-        selinux_options: identity.selinux.as_ref().map(|label| SelinuxOption {
+        supplemental_groups_policy: match identity.strict_groups {
+            true => SupplementalGroupsPolicy::Strict,
+            false => SupplementalGroupsPolicy::Merge,
+        }
+        .into(),
+        selinux_options: identity.selinux.as_ref().map(|label| SeLinuxOption {
             user: label.user.clone().unwrap_or_default(),
             role: label.role.clone().unwrap_or_default(),
-            kind: label.kind.clone().unwrap_or_default(),
+            r#type: label.kind.clone().unwrap_or_default(),
             level: label.level.clone().unwrap_or_default(),
         }),
-        apparmor: identity.apparmor.as_ref().map(|profile| match profile {
+        apparmor: identity.apparmor.as_ref().map(|apparmor| match apparmor {
             AppArmor::Default => SecurityProfile::default(),
-            AppArmor::Unconfined => {
-                SecurityProfile { profile_type: wire::PROFILE_UNCONFINED, localhost_ref: String::new() }
-            }
-            AppArmor::Localhost(name) => {
-                SecurityProfile { profile_type: wire::PROFILE_LOCALHOST, localhost_ref: name.clone() }
-            }
+            AppArmor::Unconfined => profile(ProfileType::Unconfined, String::new()),
+            AppArmor::Localhost(name) => profile(ProfileType::Localhost, name.clone()),
         }),
         seccomp: Some(match &identity.seccomp {
             Seccomp::Default => SecurityProfile::default(),
-            Seccomp::Unconfined => {
-                SecurityProfile { profile_type: wire::PROFILE_UNCONFINED, localhost_ref: String::new() }
-            }
-            Seccomp::Localhost(path) => {
-                SecurityProfile { profile_type: wire::PROFILE_LOCALHOST, localhost_ref: text(path)? }
-            }
+            Seccomp::Unconfined => profile(ProfileType::Unconfined, String::new()),
+            Seccomp::Localhost(path) => profile(ProfileType::Localhost, text(path)?),
         }),
     })
+}
+
+fn profile(profile_type: ProfileType, localhost_ref: String) -> SecurityProfile {
+    SecurityProfile { profile_type: profile_type.into(), localhost_ref }
 }
 
 fn resources(resources: &Resources) -> LinuxContainerResources {

@@ -19,9 +19,11 @@ use tokio::net::unix::pipe;
 use super::Inner;
 use super::client::{Client, Fault};
 use super::containers::missing;
-use super::wire::{
-    Any, CloseRequest, DeleteExecRequest, ExecRequest, KillRequest, ResizeRequest, StartExecRequest,
-    StoredRequest, WaitRequest,
+use super::wire::Any;
+use super::wire::containers::GetContainerRequest;
+use super::wire::tasks::{
+    CloseIoRequest, DeleteProcessRequest, ExecProcessRequest, KillRequest, ResizePtyRequest, StartRequest,
+    WaitRequest,
 };
 use outrigger_runtime::processes::{Process, kill_tree};
 use outrigger_runtime::{
@@ -56,7 +58,7 @@ impl Inner {
             Fault::NotFound(_) => missing(name),
             fault => RuntimeError::Other(format!("cannot run a command in the container: {fault}")),
         };
-        let stored = self.client.ask(StoredRequest { id: container.clone() }).await.map_err(failed)?;
+        let stored = self.client.ask(GetContainerRequest { id: container.clone() }).await.map_err(failed)?;
         let spec = stored.container.and_then(|container| container.spec).unwrap_or_default();
         let process = process(&spec.value, &request).ok_or_else(|| {
             RuntimeError::Other("containerd does not say how the container runs".to_owned())
@@ -66,7 +68,7 @@ impl Inner {
         let kill = Kill(command.clone());
         let pipes = Pipes::open(&command.dir, &request).map_err(no_streams)?;
         let limit = self.client.limits().work;
-        let exec = ExecRequest {
+        let exec = ExecProcessRequest {
             container_id: command.container.clone(),
             stdin: pipes.path(&command.dir, STDIN, pipes.stdin.is_some()),
             stdout: pipes.path(&command.dir, STDOUT, true),
@@ -76,7 +78,7 @@ impl Inner {
             exec_id: command.id.clone(),
         };
         self.client.call_once(exec, limit).await.map_err(failed)?;
-        let start = StartExecRequest { container_id: command.container.clone(), exec_id: command.id.clone() };
+        let start = StartRequest { container_id: command.container.clone(), exec_id: command.id.clone() };
         let started = self.client.call_once(start, limit).await.map_err(|fault| match fault {
             Fault::Refused(text) => RuntimeError::Start(text),
             fault => failed(fault),
@@ -206,7 +208,7 @@ impl Command {
     }
 
     fn resize(&self, size: WindowSize) {
-        self.later(ResizeRequest {
+        self.later(ResizePtyRequest {
             container_id: self.container.clone(),
             exec_id: self.id.clone(),
             width: size.columns.into(),
@@ -230,7 +232,7 @@ impl Command {
 impl Drop for Command {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.dir);
-        self.later(DeleteExecRequest { container_id: self.container.clone(), exec_id: self.id.clone() });
+        self.later(DeleteProcessRequest { container_id: self.container.clone(), exec_id: self.id.clone() });
     }
 }
 
@@ -267,7 +269,7 @@ impl Drop for Closing {
     fn drop(&mut self) {
         self.pipe = None;
         let (container_id, exec_id) = (self.command.container.clone(), self.command.id.clone());
-        self.command.later(CloseRequest { container_id, exec_id, stdin: true });
+        self.command.later(CloseIoRequest { container_id, exec_id, stdin: true });
     }
 }
 

@@ -11,10 +11,8 @@ use tokio::sync::{Notify, watch};
 
 use super::client::{Client, Fault};
 use super::native;
-use super::wire::{
-    EVENT_STOPPED, Envelope, GetEventsRequest, Rpc, SubscribeRequest, TOPIC_EXIT, TOPIC_START, TaskExit,
-    TaskStart, VersionRequest,
-};
+use super::wire::events::{Envelope, SubscribeRequest, TaskExit, TaskStart};
+use super::wire::{ContainerEventType, GetEventsRequest, Rpc, TOPIC_EXIT, TOPIC_START, VersionRequest};
 
 /// A stream is not confirmed before its first event. One that is still open after this time counts as open.
 const SETTLED: Duration = Duration::from_millis(100);
@@ -141,7 +139,8 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
             }
             false => {
                 read_stream(client, GetEventsRequest {}, |event| {
-                    (event.kind == EVENT_STOPPED).then(|| hints.tell(&event.container_id, None))
+                    let is_exit = event.container_event_type() == ContainerEventType::ContainerStoppedEvent;
+                    is_exit.then(|| hints.tell(&event.container_id, None))
                 })
                 .await
             }

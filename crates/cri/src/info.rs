@@ -49,7 +49,7 @@ impl CriInfo {
         let strict_groups = answer.features.is_some_and(|features| features.supplemental_groups_policy);
         let mut lacks = Vec::new();
         for condition in conditions.iter().filter(|condition| !condition.status) {
-            let what = match condition.kind.as_str() {
+            let what = match condition.r#type.as_str() {
                 "NetworkReady" => "only pods with hostNetwork can run: no network is set up",
                 "RuntimeReady" => "no pod can run: the runtime is not ready",
                 _ => continue,

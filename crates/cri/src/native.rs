@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use super::client::{Client, Fault};
 use super::leftovers;
-use super::wire::{GetRequest, KillRequest, PROCESS_CREATED, PROCESS_STOPPED, Timestamp, WaitRequest};
+use super::wire::tasks::{GetRequest, KillRequest, WaitRequest};
+use super::wire::{PROCESS_CREATED, PROCESS_STOPPED, Timestamp};
 
 /// Containers may run for years; they are polled this often anyway.
 const WAIT_MAX: Duration = Duration::from_secs(1);

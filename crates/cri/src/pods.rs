@@ -13,7 +13,7 @@ use super::client::Fault;
 use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
 use super::hints::{HintReceiver, Hints};
 use super::wire::{
-    ListPodSandboxRequest, NAMESPACE_NODE, PodSandbox, PodSandboxConfig, PodSandboxFilter,
+    ListPodSandboxRequest, NamespaceMode, PodSandbox, PodSandboxConfig, PodSandboxFilter,
     PodSandboxStatusRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY,
     StopPodSandboxRequest,
 };
@@ -227,7 +227,10 @@ impl Inner {
     /// The network namespace of a sandbox; `None` is the host's.
     pub(super) async fn network_namespace_of(&self, pod: &Pod) -> Result<Option<PathBuf>, RuntimeError> {
         let linux = pod.config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
-        if linux.and_then(|context| context.namespace_options).is_some_and(|o| o.network == NAMESPACE_NODE) {
+        if linux
+            .and_then(|context| context.namespace_options)
+            .is_some_and(|o| o.network() == NamespaceMode::Node)
+        {
             return Ok(None);
         }
         let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: true };

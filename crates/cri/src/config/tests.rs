@@ -198,15 +198,15 @@ fn confinement_is_passed_on() {
     spec.identity.strict_groups = true;
     spec.identity.selinux = Some(SelinuxLabel { level: Some("s0:c1,c2".to_owned()), ..Default::default() });
     for (wanted, kind, name) in [
-        (AppArmor::Default, 0, ""),
-        (AppArmor::Unconfined, wire::PROFILE_UNCONFINED, ""),
-        (AppArmor::Localhost("web".to_owned()), wire::PROFILE_LOCALHOST, "web"),
+        (AppArmor::Default, ProfileType::RuntimeDefault, ""),
+        (AppArmor::Unconfined, ProfileType::Unconfined, ""),
+        (AppArmor::Localhost("web".to_owned()), ProfileType::Localhost, "web"),
     ] {
         spec.identity.apparmor = Some(wanted);
         let context = security(&spec, &sandbox).unwrap();
+        assert_eq!(context.supplemental_groups_policy(), SupplementalGroupsPolicy::Strict);
         let profile = context.apparmor.unwrap();
-        assert_eq!((profile.profile_type, profile.localhost_ref.as_str()), (kind, name));
-        assert_eq!(context.supplemental_groups_policy, wire::GROUPS_STRICT);
+        assert_eq!((profile.profile_type(), profile.localhost_ref.as_str()), (kind, name));
         assert_eq!(context.selinux_options.unwrap().level, "s0:c1,c2");
     }
 }
