@@ -609,16 +609,18 @@ impl<R: Runtime> Worker<R> {
         let grace_ms = self.pod.options.grace_ms;
         for mut entry in std::mem::take(&mut self.entries) {
             let mut failure = verdict::failure(self.engine.plan(), self.engine.observation(), &entry);
+            let container = entry.container;
+            let is_hopeless = entry.event.outlook() == Some(Outlook::Hopeless);
             match self.on_failure {
-                _ if end.is_some() => failure = None,
-                OnFailure::Stop if failure.is_some() => end = Some(Event::StopRequested { grace_ms }),
-                OnFailure::StopIfHopeless
-                    if failure.is_some() && entry.event.outlook() == Some(Outlook::Hopeless) =>
-                {
-                    end = Some(Event::CannotStart { container: entry.container, grace_ms });
-                    entry.event.remove_retry();
+                _ if end.is_some() || failure.is_none() => failure = None,
+                OnFailure::Stop | OnFailure::StopIfHopeless if is_hopeless => {
+                    end = Some(Event::CannotStart { container, grace_ms });
                 }
-                OnFailure::Stop | OnFailure::StopIfHopeless | OnFailure::Retry => failure = None,
+                OnFailure::Stop => end = Some(Event::NotRetried { container, grace_ms }),
+                OnFailure::StopIfHopeless | OnFailure::Retry => failure = None,
+            }
+            if failure.is_some() {
+                entry.event.remove_retry();
             }
             let exact = match entry.time == stamp.time {
                 true => stamp.exact,
@@ -630,8 +632,8 @@ impl<R: Runtime> Worker<R> {
             }
         }
         if let Some(end) = end {
-            // At once, before the next step starts the container again. It is the stop the run is about to
-            // request: with its grace period, and in the trace before anything is signalled.
+            // At once, before the next step starts the container again; in the trace before anything is
+            // signalled.
             self.handle(end);
         }
     }

@@ -138,6 +138,13 @@ pub enum Event {
         /// The grace period; `None` for the plan's.
         grace_ms: Option<u64>,
     },
+    /// The last failure might heal, but nothing is tried again: the pod ends.
+    NotRetried {
+        /// What failed; `None`: the sandbox.
+        container: Option<usize>,
+        /// The grace period; `None` is the plan's.
+        grace_ms: Option<u64>,
+    },
     /// The machine is shutting down.
     NodeShutdown {
         /// The maximum grace period; the plan's may be shorter.

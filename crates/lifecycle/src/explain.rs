@@ -57,6 +57,19 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
         StopCause::CannotStart { container: None } => {
             "cannot be set up, and trying again cannot help".to_owned()
         }
+        StopCause::NotRetried { container: Some(container) } => {
+            let c = &obs.containers[container];
+            match &c.exit {
+                Some(exit) if exit.failed() => {
+                    format!("container `{}` failed with code {}", name(container), exit.code)
+                }
+                None if c.start_failure.is_some() || c.image_failures > 0 => {
+                    format!("container `{}` could not start", name(container))
+                }
+                _ => format!("container `{}` failed", name(container)),
+            }
+        }
+        StopCause::NotRetried { container: None } => "could not be set up".to_owned(),
         StopCause::NodeShutdown => "was stopped because the machine shuts down".to_owned(),
         StopCause::VolumeFull { volume } => {
             let limit = &plan.volume_limits[volume];
@@ -225,7 +238,12 @@ impl Teller<'_> {
         };
         match c.kill.and_then(|k| k.signalled_at) {
             Some(at) => {
-                format!("told to stop {} ago{because}; KILL in {}", self.ago(at), self.until(kill_at))
+                let ago = match self.now.since(at) {
+                    // It would read "0 s ago".
+                    0..100 => String::new(),
+                    _ => format!(" {} ago", self.ago(at)),
+                };
+                format!("told to stop{ago}{because}; KILL in {}", self.until(kill_at))
             }
             None => {
                 format!(

@@ -87,6 +87,10 @@ impl Observation {
                 let cause = StopCause::CannotStart { container: *container };
                 self.begin_stop(plan, cause, grace_ms.unwrap_or(plan.grace_ms), now);
             }
+            Event::NotRetried { container, grace_ms } => {
+                let cause = StopCause::NotRetried { container: *container };
+                self.begin_stop(plan, cause, grace_ms.unwrap_or(plan.grace_ms), now);
+            }
             Event::NodeShutdown { grace_ms } => {
                 self.begin_stop(plan, StopCause::NodeShutdown, plan.grace_ms.min(*grace_ms), now);
             }

@@ -428,6 +428,11 @@ pub enum StopCause {
         /// The index of the container in the plan; `None` for the pod itself.
         container: Option<usize>,
     },
+    /// It, or one of its containers, failed, and is not tried again although that might help.
+    NotRetried {
+        /// Which; `None`: the pod itself.
+        container: Option<usize>,
+    },
     /// The machine is shutting down.
     NodeShutdown,
     /// A volume exceeds its limit (R5.21).

@@ -518,8 +518,11 @@ impl<'p> Checker<'p> {
             }
             StopCause::GateNeverOpens { container, on } => self.waits_in_vain(container, on),
             StopCause::SandboxLost => !self.sandbox_ready && self.plan.restart_policy == RestartPolicy::Never,
-            // No script fills a volume or shuts down the machine.
-            StopCause::VolumeFull { .. } | StopCause::CannotStart { .. } | StopCause::NodeShutdown => false,
+            // No script fills a volume or shuts down the machine, and everything is retried.
+            StopCause::VolumeFull { .. }
+            | StopCause::CannotStart { .. }
+            | StopCause::NotRetried { .. }
+            | StopCause::NodeShutdown => false,
             StopCause::Deleted => true,
         };
         if !real {
@@ -691,7 +694,9 @@ impl Watch for Checker<'_> {
             Event::SandboxLost => self.sandbox_ready = false,
             Event::ImageFailed { container, .. } => self.books[container].no_image = true,
             Event::ImageReady { container } => self.books[container].no_image = false,
-            Event::StopRequested { grace_ms } | Event::CannotStart { grace_ms, .. } => {
+            Event::StopRequested { grace_ms }
+            | Event::CannotStart { grace_ms, .. }
+            | Event::NotRetried { grace_ms, .. } => {
                 self.stop_requested(grace_ms.unwrap_or(self.plan.grace_ms), now)
             }
             Event::NodeShutdown { grace_ms } => self.stop_requested(grace_ms.min(self.plan.grace_ms), now),

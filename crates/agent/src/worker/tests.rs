@@ -518,7 +518,7 @@ async fn a_failure_that_stops_the_pod_is_a_stop_like_any_other() {
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_can_only_fail_is_stopped_unless_it_stops_by_itself() {
     let graph = json!({"outrigger.dev/depends-on": "ok: bad ready"});
-    for (annotations, cause) in [(json!({}), "deleted"), (graph, "gate-never-opens")] {
+    for (annotations, cause) in [(json!({}), "not-retried"), (graph, "gate-never-opens")] {
         let runtime = FakeRuntime::new([("bad", Script::job(500, 3)), ("ok", Script::job(600_000, 0))]);
         let spec = json!({"restartPolicy": "Never", "containers": [
             {"name": "bad", "readinessProbe": {"tcpSocket": {"port": 1}}}, {"name": "ok"}]});

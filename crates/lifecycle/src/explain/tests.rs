@@ -252,6 +252,7 @@ fn every_other_wait() {
             Wait::Stopping { kill_at: NOW + 28_800 },
         )
     };
+    assert_eq!(told(KillReason::PodStop, Some(NOW)), "told to stop; KILL in 28.8 s");
     assert_eq!(told(KillReason::PodStop, Some(NOW - 1_200)), "told to stop 1.2 s ago; KILL in 28.8 s");
     assert_eq!(
         told(KillReason::Liveness, Some(NOW - 1_200)),
@@ -303,6 +304,8 @@ fn what_ends_a_pod() {
             "container `a` cannot start, and trying again cannot help",
         ),
         (StopCause::CannotStart { container: None }, "cannot be set up, and trying again cannot help"),
+        (StopCause::NotRetried { container: Some(1) }, "container `a` failed"),
+        (StopCause::NotRetried { container: None }, "could not be set up"),
         (StopCause::SandboxLost, "lost its sandbox, and restartPolicy Never does not let it start again"),
         (StopCause::VolumeFull { volume: 0 }, "volume `data` holds more than its limit of 1Mi"),
     ] {
@@ -312,5 +315,7 @@ fn what_ends_a_pod() {
     let plan = self::plan(self::spec("Never", &["i", "a"]));
     let mut obs = observed(&plan);
     end(&mut obs.containers[1], exit(3));
-    assert_eq!(explain_stop(&plan, &obs, StopCause::Completed), "container `a` failed with code 3");
+    for cause in [StopCause::Completed, StopCause::NotRetried { container: Some(1) }] {
+        assert_eq!(explain_stop(&plan, &obs, cause), "container `a` failed with code 3");
+    }
 }

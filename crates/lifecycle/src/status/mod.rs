@@ -110,6 +110,7 @@ fn reason(plan: &Plan, obs: &Observation) -> Option<(String, String)> {
         StopCause::GateNeverOpens { .. } => ("GateNeverOpens", explain_stop(plan, obs, cause)),
         StopCause::SandboxLost => ("SandboxLost", explain_stop(plan, obs, cause)),
         StopCause::CannotStart { .. } => ("CannotStart", explain_stop(plan, obs, cause)),
+        StopCause::NotRetried { .. } => ("NotRetried", explain_stop(plan, obs, cause)),
         // This is exactly the kubelet's wording.
         StopCause::NodeShutdown => {
             ("Terminated", "Pod was terminated in response to imminent node shutdown.".to_owned())

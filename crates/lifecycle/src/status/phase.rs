@@ -92,6 +92,7 @@ pub(super) fn verdict(plan: &Plan, obs: &Observation) -> Option<Phase> {
             | StopCause::GateNeverOpens { .. }
             | StopCause::SandboxLost
             | StopCause::CannotStart { .. }
+            | StopCause::NotRetried { .. }
             | StopCause::NodeShutdown
             | StopCause::VolumeFull { .. } => return Some(Phase::Failed),
             StopCause::Deleted | StopCause::Completed | StopCause::Fatal { .. } => {}

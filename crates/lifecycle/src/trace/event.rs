@@ -406,6 +406,8 @@ pub enum StopReason {
     SandboxLost,
     /// The pod or one of its containers can never start.
     CannotStart,
+    /// It, or one of its containers, failed, and is not tried again.
+    NotRetried,
     /// The machine is shutting down.
     NodeShutdown,
     /// A volume exceeds its limit.
@@ -424,6 +426,7 @@ impl StopReason {
             StopReason::GateNeverOpens => "gate-never-opens",
             StopReason::SandboxLost => "sandbox-lost",
             StopReason::CannotStart => "cannot-start",
+            StopReason::NotRetried => "not-retried",
             StopReason::NodeShutdown => "node-shutdown",
             StopReason::VolumeFull => "volume-full",
         }

@@ -96,25 +96,26 @@ impl Recorder {
                 push_pod(out, now, PodEvent::SandboxReady);
             }
             Event::SandboxFailed { message, cause } if obs.sandbox.state != self.sandbox => {
-                let retry_in_ms = Some(obs.sandbox.retry_at.since(now));
+                let retry_in_ms = obs.stop.is_none().then(|| obs.sandbox.retry_at.since(now));
                 let message = message.clone();
                 push_pod(out, now, PodEvent::SandboxFailed { message, retry_in_ms, cause: *cause });
             }
             Event::SandboxLost if obs.sandbox.state != self.sandbox => {
                 push_pod(out, now, PodEvent::SandboxLost);
             }
-            Event::StopRequested { .. } | Event::CannotStart { .. } | Event::NodeShutdown { .. } => {
-                self.stop(plan, obs, now, out)
-            }
+            Event::StopRequested { .. }
+            | Event::CannotStart { .. }
+            | Event::NotRetried { .. }
+            | Event::NodeShutdown { .. } => self.stop(plan, obs, now, out),
             Event::ImageReady { container }
             | Event::ImageFailed { container, .. }
-            | Event::ImageChanged { container } => self.image(obs, *container, event, now, out),
+            | Event::ImageChanged { container } => self.image(plan, obs, *container, event, now, out),
             Event::Started { container, attempt }
             | Event::StartFailed { container, attempt, .. }
             | Event::Exited { container, attempt, .. }
             | Event::Lost { container, attempt } => {
                 if self.containers.get(*container).is_some_and(|s| s.attempt == *attempt) {
-                    self.life(obs, *container, event, now, out);
+                    self.life(plan, obs, *container, event, now, out);
                 }
             }
             Event::Probed { container, attempt, kind, .. } => {
@@ -142,7 +143,7 @@ impl Recorder {
     pub fn on_update(&mut self, plan: &Plan, obs: &Observation, changes: &[Change], now: Time, out: Out<'_>) {
         for change in changes {
             if let Change::Image { container, .. } = *change {
-                self.image(obs, container, &Event::ImageChanged { container }, now, out);
+                self.image(plan, obs, container, &Event::ImageChanged { container }, now, out);
             }
         }
         self.containers.resize(plan.containers.len(), Seen::new());
@@ -287,7 +288,7 @@ impl Recorder {
         self.stop_deadline = Some(stop.deadline);
     }
 
-    fn image(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+    fn image(&mut self, plan: &Plan, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
         let (Some(seen), Some(c)) = (self.containers.get_mut(i), obs.containers.get(i)) else {
             return;
         };
@@ -299,7 +300,7 @@ impl Recorder {
                 let failed = ContainerEvent::PullFailed {
                     error: reason.clone(),
                     message: message.clone(),
-                    retry_in_ms: Some(retry_at.since(now)),
+                    retry_in_ms: may_retry(plan, obs, i).then(|| retry_at.since(now)),
                     cause: match event {
                         Event::ImageFailed { cause, .. } => *cause,
                         _ => None,
@@ -315,7 +316,7 @@ impl Recorder {
         seen.pulling = false;
     }
 
-    /// Records the start and the end of an instance.
+    /// Start and end of an instance.
     fn life(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
         let (seen, c) = (&self.containers[i], &obs.containers[i]);
         match event {
@@ -329,7 +330,11 @@ impl Recorder {
                     attempt: *attempt,
                     error: reason.clone(),
                     message: message.clone(),
-                    retry_in_ms: c.start_failure.as_ref().map(|f| f.retry_at.since(now)),
+                    retry_in_ms: c
+                        .start_failure
+                        .as_ref()
+                        .filter(|_| may_retry(plan, obs, i))
+                        .map(|f| f.retry_at.since(now)),
                     cause: *cause,
                 };
                 push_container(out, now, i, event);
@@ -446,6 +451,11 @@ impl Recorder {
         }
         self.phase(plan, obs, now, out);
     }
+}
+
+/// Whether what failed may be tried again: a stopping pod starts nothing but sidecars.
+fn may_retry(plan: &Plan, obs: &Observation, i: usize) -> bool {
+    obs.stop.is_none() || plan.containers[i].role == Role::Sidecar
 }
 
 /// Adds an entry about the pod.

@@ -51,6 +51,7 @@ pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> PodEven
         }
         StopCause::SandboxLost => (StopReason::SandboxLost, None, None),
         StopCause::CannotStart { container } => (StopReason::CannotStart, container, None),
+        StopCause::NotRetried { container } => (StopReason::NotRetried, container, None),
         StopCause::NodeShutdown => (StopReason::NodeShutdown, None, None),
         StopCause::VolumeFull { .. } => (StopReason::VolumeFull, None, None),
     };

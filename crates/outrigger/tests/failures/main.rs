@@ -579,11 +579,39 @@ fn a_failure_that_ends_the_run() {
         .flags(&flags)
         .says(Ends::With(3), &["--fail-fast: `app` failed with exit code 3; stopping in order"]);
     assert!(!said.contains("restart 1"), "it was not started again: {said}");
+    assert!(said.contains("web failed after "), "{said}");
+    assert!(said.contains(": container `app` failed with code 3\n"), "{said}");
     let image = pod(&format!("    image: 127.0.0.1:{}/web\n", free_port()));
     bench
         .case("image", &image)
         .flags(&flags)
         .says(Ends::With(1), &["--fail-fast: the image of `app` cannot be pulled: "]);
+    // What can never start has failed with and without the option, and the summary says why it never ran.
+    let runs = "    image: IMAGE\n    command: [\"true\"]\n";
+    for (name, more, why) in [
+        ("dir", "    workingDir: /bin/busybox\n", "could not start: cannot make working directory"),
+        (
+            "sysctl",
+            "  securityContext:\n    sysctls:\n    - {name: net.ipv4.nosuch, value: \"1\"}\n",
+            ": could not be set up: cannot set sysctl net.ipv4.nosuch",
+        ),
+        (
+            "mount",
+            "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - {name: v, hostPath: {path: /nosuch, type: Directory}}\n",
+            ": could not be set up: volume \"v\": hostPath type check failed",
+        ),
+    ] {
+        // Without the option, a path that is missing is waited for.
+        for flags in [&flags[..], &flags[..2]].iter().take(if name == "mount" { 1 } else { 2 }) {
+            let case = format!("{name}-{}", flags.len());
+            let said =
+                bench.case(&case, &pod(&format!("{runs}{more}"))).flags(flags).says(Ends::With(1), &[why]);
+            assert!(said.contains("web failed after "), "{said}");
+            for wrong in ["next try in", "for the sandbox", " stopped"] {
+                assert!(!said.contains(wrong), "{wrong:?} in {said}");
+            }
+        }
+    }
     // A failed pod of a Job would be retried.
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n      - {name: app, image: IMAGE, command: [sh, -c, exit 4]}\n";
     bench

@@ -173,6 +173,7 @@ fn some_causes_fail_whatever_the_exit_codes() {
         (StopCause::NodeShutdown, Phase::Failed),
         (StopCause::SandboxLost, Phase::Failed),
         (StopCause::CannotStart { container: Some(0) }, Phase::Failed),
+        (StopCause::NotRetried { container: Some(0) }, Phase::Failed),
         (StopCause::InitFailed { container: 0 }, Phase::Failed),
         (StopCause::GateNeverOpens { container: 0, on: 0 }, Phase::Failed),
     ] {
