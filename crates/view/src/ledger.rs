@@ -17,6 +17,8 @@ pub(crate) enum On {
     Container(usize),
     /// The pod's sandbox.
     Sandbox,
+    /// The pod's sandbox, after it could not be created: a volume, a port or a setting was not there.
+    SetUp,
     /// Its image.
     Image,
     /// The back-off between restarts.
@@ -58,6 +60,8 @@ pub(crate) struct Account {
     pub(crate) waited_ms: BTreeMap<On, u64>,
     /// Its image could not be pulled the last time.
     pub(crate) has_no_image: bool,
+    /// Why it could not be started the last time.
+    pub(crate) start_error: Option<String>,
     /// The part of the grace period it used.
     pub(crate) stop: StopUse,
     /// Its last instance had to be killed.
@@ -126,6 +130,8 @@ pub(crate) struct PodAccount {
     pub(crate) phase: Option<Phase>,
     /// It has the phase `Failed` only because it was stopped.
     pub(crate) was_stopped: bool,
+    /// Why it could not be set up the last time.
+    pub(crate) set_up_error: Option<String>,
     /// Hints on its failures.
     pub(crate) hints: Vec<String>,
     began: Option<u64>,
@@ -252,6 +258,7 @@ impl PodAccount {
             wait: None,
             waited_ms: BTreeMap::new(),
             has_no_image: false,
+            start_error: None,
             stop: StopUse::default(),
             was_killed: false,
             ended_because: None,
@@ -262,6 +269,7 @@ impl PodAccount {
             stop: None,
             phase: None,
             was_stopped: false,
+            set_up_error: None,
             hints: Vec::new(),
             began: None,
             last: 0,
@@ -320,14 +328,17 @@ impl PodAccount {
             match on {
                 On::Container(next) => match self.containers[next].wait {
                     Some(On::Container(further)) => on = On::Container(further),
-                    Some(On::Sandbox) => return Some(On::Sandbox),
+                    Some(On::Sandbox) => on = On::Sandbox,
                     // Its image or its back-off: that container is the cause.
                     _ => break,
                 },
                 _ => break,
             }
         }
-        Some(on)
+        match on {
+            On::Sandbox if self.set_up_error.is_some() => Some(On::SetUp),
+            on => Some(on),
+        }
     }
 
     /// An event of the pod as a whole.
@@ -352,6 +363,8 @@ impl PodAccount {
                     stop.took_ms = at.saturating_sub(stop.began);
                 }
             }
+            PodEvent::SandboxFailed { message, .. } => self.set_up_error = Some(message.to_string()),
+            PodEvent::SandboxReady => self.set_up_error = None,
             // They take time, which is counted for the containers that wait.
             _ => {}
         }
@@ -369,7 +382,13 @@ impl PodAccount {
                 c.was_killed = false;
                 c.restarts = restarts.map_or(c.restarts, u64::from);
             }
-            ContainerEvent::Started { .. } => self.containers[i].was_started = true,
+            ContainerEvent::Started { .. } => {
+                let c = &mut self.containers[i];
+                (c.was_started, c.start_error) = (true, None);
+            }
+            ContainerEvent::StartFailed { message, .. } => {
+                self.containers[i].start_error = Some(message.to_string());
+            }
             ContainerEvent::KillBegun { cause: KillReason::PodStop, .. } => {}
             ContainerEvent::KillBegun { message, .. } => {
                 self.containers[i].ended_because = Some(message.clone());

@@ -162,7 +162,14 @@ fn verdict(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
     let ended = pod.containers.iter().filter(|c| failed && c.role == Role::Main);
     let mut ended = ended.filter_map(|c| Some((&c.name, c.ended_because.as_ref()?)));
     let ended = || ended.next().map(|(name, why)| format!("`{name}` was stopped: {why}"));
-    let why = stopped.or(culprit).or_else(ended).or(no_image).map_or(String::new(), |why| format!(": {why}"));
+    let set_up = pod.set_up_error.as_ref().filter(|_| pod.phase != Some(Phase::Succeeded));
+    let set_up = set_up.map(|why| format!("could not be set up: {why}"));
+    let why = set_up
+        .or(stopped)
+        .or(culprit)
+        .or_else(ended)
+        .or(no_image)
+        .map_or(String::new(), |why| format!(": {why}"));
     let rest = format!("after {}{why}", span(pod.took_ms()));
     let below = match line.width() + 1 + columns(&rest) <= width {
         true => {
@@ -209,10 +216,14 @@ fn facts(pod: &PodAccount, c: &Account) -> Vec<String> {
         1 => facts.push("1 restart".to_owned()),
         n => facts.push(format!("{n} restarts")),
     }
-    // A pod that ends at the first failure, with --fail-fast, has not waited for anything else.
-    match c.has_no_image && !c.was_started {
-        true => facts.push("its image could not be pulled".to_owned()),
-        false => facts.extend(waited(pod, c)),
+    // One that never ran says why. How long it waited for what was there does not matter.
+    match &c.start_error {
+        _ if c.was_started => facts.extend(waited(pod, c)),
+        Some(why) => facts.push(format!("could not start: {why}")),
+        None if c.has_no_image => facts.push("its image could not be pulled".to_owned()),
+        // The line of the pod says why.
+        None if pod.set_up_error.is_some() => {}
+        None => facts.extend(waited(pod, c)),
     }
     facts
 }
@@ -226,6 +237,7 @@ fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
     let whom = |on: On| match on {
         On::Container(i) => pod.containers[i].name.clone(),
         On::Sandbox => "the sandbox".to_owned(),
+        On::SetUp => "the pod to be set up".to_owned(),
         On::Image => "its image".to_owned(),
         On::Backoff => "back-off".to_owned(),
         On::Retry => "a retry".to_owned(),

@@ -260,6 +260,37 @@ fn a_stop_shows_whose_turn_it_is() {
     insta::assert_snapshot!(play.frames());
 }
 
+#[test]
+fn a_pod_that_is_stopping_promises_no_other_try() {
+    for stop in [false, true] {
+        let mut play = Play::new(planned(json!({"containers": [{"name": "db", "image": "i"}]})));
+        play.images();
+        play.tell(Event::SandboxReady);
+        if stop {
+            play.tell(Event::StopRequested { grace_ms: None });
+        }
+        let (container, attempt) = play.find("db");
+        let (reason, message) = ("CreateContainerError".into(), "no".into());
+        play.tell(Event::StartFailed { container, attempt, reason, message, cause: None });
+        let said = play.lines.iter().find(|line| line.contains("could not start")).expect("the failure");
+        assert_eq!(said.contains("next try in"), !stop, "{said}");
+    }
+}
+
+#[test]
+fn the_reason_of_a_stop_is_never_cut() {
+    let mut play = Play::job_runs();
+    play.pass(2_000);
+    let (container, _) = play.find("work");
+    play.tell(Event::CannotStart { container: Some(container), grace_ms: None });
+    play.pass(1_700);
+    let lines = frame(std::slice::from_ref(&play.view), NO_JOBS, play.now, Size { columns: 60, rows: 24 });
+    let lines: Vec<String> = lines.iter().map(|l| l.render(LOOK)).collect();
+    assert!(lines[0].contains(" stopping ") && lines[0].ends_with(" grace left"), "{lines:?}");
+    assert_eq!(lines[1], "  container `work` cannot start, and trying again cannot");
+    assert_eq!(lines[2], "  help");
+}
+
 /// As in `ps` and in the summary.
 #[test]
 fn a_pod_that_was_stopped_is_shown_as_stopped() {
@@ -619,6 +650,49 @@ fn a_pod_that_ends_because_of_an_image_says_so() {
     assert_eq!(said[0], "report stopped after 50 ms: the image of `work` could not be pulled");
     let work = said.iter().find(|line| line.trim_start().starts_with("work")).expect("its line");
     assert!(work.ends_with("never ran  its image could not be pulled"), "{work}");
+}
+
+/// A wait for the sandbox is not to blame if a volume, a setting or the container itself is wrong.
+#[test]
+fn a_container_that_never_ran_says_why() {
+    let begin = [
+        (0, "", "sandbox-creating", json!({})),
+        (0, "work", "waiting", json!({"for": "sandbox"})),
+        (0, "proxy", "waiting", json!({"for": "sandbox"})),
+    ];
+    let end = |at| (at, "", "finished", json!({"phase": "Failed", "stopped": false}));
+    let of = |said: &[String], name: &str| {
+        said.iter().find(|line| line.trim_start().starts_with(name)).cloned().expect("its line")
+    };
+    let no_volume = (60, "", "sandbox-failed", json!({"message": "volume \"v\": /x does not exist"}));
+    let said = summed(&job(), &[&begin[..], &[no_volume.clone(), end(60)]].concat());
+    assert_eq!(said[0], "report failed after 60 ms: could not be set up: volume \"v\": /x does not exist");
+    assert!(of(&said, "work").ends_with("never ran"), "{said:?}");
+
+    // It appeared later.
+    let later = [
+        no_volume,
+        (560, "", "sandbox-ready", json!({})),
+        (560, "work", "starting", json!({"attempt": 0})),
+        (560, "work", "started", json!({"attempt": 0})),
+        end(900),
+    ];
+    let said = summed(&job(), &[&begin[..], &later].concat());
+    assert!(of(&said, "work").contains("500 ms for the pod to be set up, 60 ms for the sandbox"), "{said:?}");
+
+    let failed = [
+        (60, "", "sandbox-ready", json!({})),
+        (60, "work", "starting", json!({"attempt": 0})),
+        (
+            70,
+            "work",
+            "start-failed",
+            json!({"attempt": 0, "error": "CreateContainerError", "message": "no such directory"}),
+        ),
+        end(70),
+    ];
+    let said = summed(&job(), &[&begin[..], &failed].concat());
+    assert!(of(&said, "work").ends_with("never ran  could not start: no such directory"), "{said:?}");
 }
 
 /// A container that had to be killed once, by a liveness probe for example, may stop by itself in the end.
