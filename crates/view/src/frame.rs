@@ -46,21 +46,23 @@ pub(crate) fn frame<'a>(
 ) -> Vec<Line> {
     let (width, lines_max) = (size.width(), size.lines_max());
     // Pods are more important: at least one line is theirs.
-    let waiting: Vec<Line> = next_pods
-        .take(lines_max.saturating_sub(1))
-        .map(|(job, at)| next_pod(job, at, now).cut(width))
-        .collect();
+    let waiting: Vec<Line> =
+        next_pods.take(lines_max.saturating_sub(1)).map(|(job, at)| next_pod(job, at, now, width)).collect();
     let mut lines = shown_pods(pods, now, width, lines_max - waiting.len());
     lines.extend(waiting.into_iter().filter(|_| width > 0));
     lines
 }
 
 /// `Job/report next pod in 8 s · back-off after a failure`.
-fn next_pod(job: &str, at: Time, now: Time) -> Line {
-    let left = age(at.since(now));
-    Line::of_text(Paint::Bold, job)
-        .with(Paint::Busy, &format!(" next pod in {left}"))
-        .with(Paint::Dim, " · back-off after a failure")
+fn next_pod(job: &str, at: Time, now: Time, width: usize) -> Line {
+    let left = format!(" next pod in {}", age(at.since(now)));
+    let mut line = Line::of_text(Paint::Bold, &cut(job, width.saturating_sub(columns(&left)).max(4)));
+    line.push(Paint::Busy, &left);
+    let why = " · back-off after a failure";
+    if line.width() + columns(why) <= width {
+        line.push(Paint::Dim, why);
+    }
+    line.cut(width)
 }
 
 fn shown_pods(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
@@ -119,8 +121,9 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     for group in groups {
         let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
         if let Some(name) = group.filter(|_| headed) {
-            let words = tally(blocks.iter().filter(of_group).map(Block::word));
-            lines.push(Line::of_text(Paint::Bold, name).with(Paint::Dim, &format!("  {words}")).cut(width));
+            let words = format!("  {}", tally(blocks.iter().filter(of_group).map(Block::word)));
+            let name = cut(name, width.saturating_sub(columns(&words)).max(4));
+            lines.push(Line::of_text(Paint::Bold, &name).with(Paint::Dim, &words).cut(width));
         }
         for (block, height) in blocks.iter().zip(&heights).filter(|(b, height)| of_group(b) && **height > 0) {
             match height {
@@ -256,13 +259,16 @@ impl<'a> Block<'a> {
         if let Some(left) = grace_left(self.view, self.now).filter(|_| width >= 40) {
             line.push(Paint::Busy, &format!(" · {left}"));
         }
+        let mut below = Vec::new();
         if let Some(stop) = self.view.obs.stop.filter(|_| width >= 40) {
-            line.push(
-                Paint::Dim,
-                &format!(" · {}", explain_stop(&self.view.plan, &self.view.obs, stop.cause)),
-            );
+            let why = explain_stop(&self.view.plan, &self.view.obs, stop.cause);
+            match details > 1 && line.width() + 3 + columns(&why) > width {
+                true => below = wrap(&why, width.saturating_sub(2), details),
+                false => line.push(Paint::Dim, &format!(" · {why}")),
+            }
         }
         let mut lines = vec![line.cut(width)];
+        lines.extend(below.iter().map(|why| Line::of_text(Paint::Dim, &format!("  {why}"))));
         for text in self.waits.iter().flat_map(|text| wrap(text, width.saturating_sub(2), details)) {
             lines.push(Line::of_text(Paint::Plain, &format!("  {text}")).cut(width));
         }

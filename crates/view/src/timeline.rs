@@ -589,6 +589,27 @@ mod tests {
     }
 
     #[test]
+    fn no_phase_is_left_out_however_narrow() {
+        let phase = |time: &str, from: &str, to: &str| json!({"time": time, "pod": "p", "event": "phase", "from": from, "to": to});
+        let start = json!({"time": "0.000", "pod": "p", "event": "starting", "container": "a", "attempt": 0});
+        let entries = [
+            start,
+            phase("0.000", "Pending", "Pending"),
+            phase("0.001", "Pending", "Running"),
+            phase("0.002", "Running", "Succeeded"),
+        ];
+        let timeline = Timeline::read(&records(&entries)).unwrap();
+        for width in [30, 60, 120] {
+            let drawn = timeline.ascii(width, Scale::Compressed);
+            for name in timeline.phases.iter().map(|(_, name)| name) {
+                assert!(drawn.contains(name.as_str()), "{name} at {width}:\n{drawn}");
+            }
+            let rows = drawn.lines().filter(|line| line.contains("Succeeded") || line.contains("Running"));
+            assert!(rows.clone().all(|line| line.len() <= width), "{drawn}");
+        }
+    }
+
+    #[test]
     fn long_pauses_are_marked_where_they_are_drawn_short() {
         let entry = |time: &str| json!({"time": time, "pod": "p", "event": "started", "container": "a"});
         let entries = ["0.000", "0.100", "0.200", "60.000", "60.100"].map(entry);

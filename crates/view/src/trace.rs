@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use outrigger_lifecycle::Plan;
 use outrigger_lifecycle::trace::{ContainerEvent, Entry, Record, TraceEvent};
+use outrigger_lifecycle::{Need, Plan};
 use serde_json::Value;
 
 use crate::line::{columns, wrap_all};
@@ -72,7 +72,8 @@ fn details(event: &TraceEvent) -> String {
             ("after" | "opened_ms_ago" | "attempt", _) if is_start => {}
             ("opened_last", gate) => {
                 let word = |field: &str| gate[field].as_str().unwrap_or_default();
-                parts.push(format!("after {} is {}", word("container"), word("need")));
+                let was = if word("need") == Need::Completed.name() { "" } else { "was " };
+                parts.push(format!("after {} {was}{}", word("container"), word("need")));
             }
             ("reason", _) if !is_exit => {}
             ("message", Value::String(text)) => parts.push(text.clone()),

@@ -57,15 +57,16 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
         }
     }
     let _ = writeln!(out, "{:left$}{}", "", times.into_iter().collect::<String>().trim_end());
-    let phase_row = |of: &[(u64, String)]| match of.is_empty() {
-        true => String::new(),
-        false => format!("{:<left$}{}\n", "phase", phases(of, cells, &column).trim_end()),
+    let phase_rows = |of: &[(u64, String)]| {
+        let heads = std::iter::once("phase").chain(std::iter::repeat(""));
+        let rows = phases(of, cells, &column);
+        heads.zip(rows).map(|(head, row)| format!("{head:<left$}{}\n", row.trim_end())).collect::<String>()
     };
-    out.push_str(&phase_row(&timeline.phases));
+    out.push_str(&phase_rows(&timeline.phases));
     for lane in &timeline.lanes {
         if lane.subject == Subject::Pod {
             let _ = writeln!(out, "{}", shorten(&format!("Pod {}", lane.name), width));
-            out.push_str(&phase_row(&lane.phases));
+            out.push_str(&phase_rows(&lane.phases));
             continue;
         }
         let name = shorten(&lane.name, names);
@@ -113,7 +114,9 @@ fn row(lane: &Lane, cells: usize, column: &impl Fn(u64) -> usize) -> String {
     let mut marked = vec![false; cells];
     // There are too many probes for this few cells.
     let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
-    for mark in lane.marks.iter().filter(|m| !is_probe(m.sign)) {
+    // The end of a Job is no exit of a container: its pods show how they ended.
+    let is_shown = |sign| lane.subject != Subject::Workload && !is_probe(sign);
+    for mark in lane.marks.iter().filter(|m| is_shown(m.sign)) {
         // If two marks share a cell, the later one moves right, or the earlier one left.
         let mut cell = column(mark.at);
         if marked[cell] && cell + 1 < cells {
@@ -169,26 +172,35 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Ve
     axis
 }
 
-/// Where each phase began. One that has no room before the next moves to the left a little, or is left out; the last
-/// one is always shown.
-fn phases(phases: &[(u64, String)], cells: usize, column: &impl Fn(u64) -> usize) -> String {
-    let mut row = vec![' '; cells];
-    let mut free_to = cells;
-    for (i, (at, phase)) in phases.iter().enumerate().rev() {
-        let is_last = i + 1 == phases.len();
-        let Some(from) = free_to.checked_sub(phase.len()).map(|latest| column(*at).min(latest)) else {
-            continue;
+/// Where each phase began. One that has no room before the next moves to the left a little, or to a row above.
+fn phases(phases: &[(u64, String)], cells: usize, column: &impl Fn(u64) -> usize) -> Vec<String> {
+    let mut rows: Vec<(Vec<char>, usize)> = Vec::new();
+    for (at, phase) in phases.iter().rev() {
+        // What does not fit at the right edge ends there.
+        let wanted = column(*at).min(cells.saturating_sub(phase.len()));
+        let in_row = |free_to: usize| {
+            let from = free_to.checked_sub(phase.len()).map(|latest| wanted.min(latest));
+            from.filter(|from| wanted - from <= MOVED_MAX)
         };
-        if !is_last && column(*at) - from > MOVED_MAX {
+        let found = rows.iter().enumerate().find_map(|(i, (_, free_to))| Some((i, in_row(*free_to)?)));
+        if found.is_none() && rows.len() == PHASE_ROWS_MAX {
             continue;
         }
-        for (place, c) in row[from..].iter_mut().zip(phase.chars()) {
+        let (i, from) = found.unwrap_or_else(|| {
+            rows.push((vec![' '; cells], cells));
+            (rows.len() - 1, wanted)
+        });
+        let row = &mut rows[i];
+        for (place, c) in row.0[from..].iter_mut().zip(phase.chars()) {
             *place = c;
         }
-        free_to = from.saturating_sub(1);
+        row.1 = from.saturating_sub(1);
     }
-    row.into_iter().collect()
+    rows.into_iter().rev().map(|(row, _)| row.into_iter().collect()).collect()
 }
+
+/// The most rows of phases: those of a pod that restarts again and again are not all shown.
+const PHASE_ROWS_MAX: usize = 3;
 
 /// How far a phase may be shown from where it began.
 const MOVED_MAX: usize = 4;

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use outrigger_lifecycle::Need;
+
 use super::{Bar, Kind, Lane, Places, Scale, Sign, Subject, Timeline, clock};
 
 const BAR: f64 = 18.0;
@@ -136,7 +138,7 @@ const COLORS: [(&str, &str); 9] = [
 ];
 
 const SIGNS: [&str; 5] =
-    ["bars: TERM and KILL", "circles: exit 0", "crosses: failures", "dots: probes", "arrows: gates"];
+    ["bars: TERM and KILL", "circles: success", "crosses: failures", "dots: probes", "arrows: gates"];
 
 /// Colours follow the reader's light or dark setting; shapes and titles carry the same meaning without colour.
 /// Plain colours, no variables: not every viewer is a browser.
@@ -434,10 +436,11 @@ impl Drawing<'_> {
             let bend = (y1 + y2) / 2.0;
             let _ = writeln!(
                 self.out,
-                "<path class=\"gate\" marker-end=\"url(#{}-head)\" d=\"M{x1:.1} {y1:.1}C{x1:.1} {bend:.1} {x2:.1} {bend:.1} {x2:.1} {y2:.1}\"><title>{} starts: {} is {}</title></path>",
+                "<path class=\"gate\" marker-end=\"url(#{}-head)\" d=\"M{x1:.1} {y1:.1}C{x1:.1} {bend:.1} {x2:.1} {bend:.1} {x2:.1} {y2:.1}\"><title>{} started: {} {}{}</title></path>",
                 self.layout.class,
                 escape(&self.timeline.lanes[opening.to].name),
                 escape(&self.timeline.lanes[opening.from].name),
+                if opening.need == Need::Completed { "" } else { "was " },
                 escape(opening.need.name())
             );
         }
