@@ -14,12 +14,13 @@ use crate::terminal;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  outrigger ps                 all your pods
+  outrigger ps                 your pods that run or wait
+  outrigger ps -a              those that have ended, too
   outrigger ps -c              their containers, and why anything is waiting
   outrigger ps web             the containers of one pod
   outrigger ps deploy/web      the pods of a Deployment
   outrigger ps -l app=web      the pods with a label
-  outrigger ps -o json         everything, for scripts")]
+  outrigger ps -a -o json      everything, for scripts")]
 pub(crate) struct Args {
     /// Show the containers of this pod, or the pods of this workload: POD, deploy/NAME, job/NAME, ….
     #[arg(value_name = "POD", conflicts_with = "selector")]
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Only pods with these labels, for example app=web or 'tier in (front,back),!canary'.
     #[arg(long, short = 'l', value_name = "SELECTOR")]
     selector: Option<Selector>,
+    /// Show pods that have ended, too. A pod or workload that is named is always shown.
+    #[arg(long, short)]
+    all: bool,
     /// Show containers, and why anything is waiting.
     #[arg(long, short)]
     containers: bool,
@@ -78,6 +82,11 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
                 && args.selector.as_ref().is_none_or(|selector| selector.matches(&pod.labels))
         });
     }
+    let before = all(&found.runs).count();
+    if !args.all && args.pod.is_none() {
+        keep(&mut found.runs, |_, pod| !pod.over);
+    }
+    let hidden = before - all(&found.runs).count();
     let of_one_pod = args.pod.as_ref().is_some_and(|object| !object.is_workload());
     let text = match args.output {
         Format::Json => {
@@ -89,13 +98,14 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Format::Wide => wide(&found.runs),
         Format::Table => pods(&found.runs),
     };
-    if text.is_empty() && found.silent.is_empty() && args.place.unattended(&found).is_none() {
-        terminal::note(match args.selector.is_some() || args.place.namespace.is_some() {
-            true => "no pods match",
-            false => "no pods are running; start some with `outrigger run FILE`",
-        });
-    }
     terminal::print(&text)?;
+    match hidden {
+        0 if !text.is_empty() || !found.silent.is_empty() || args.place.unattended(&found).is_some() => {}
+        0 if args.selector.is_some() || args.place.namespace.is_some() => terminal::note("no pods match"),
+        0 => terminal::note("no pods are running; start some with `outrigger run FILE`"),
+        1 => terminal::note("1 ended pod not shown; use -a"),
+        _ => terminal::note(&format!("{hidden} ended pods not shown; use -a")),
+    }
     Ok(Outcome::Fine)
 }
 

@@ -255,7 +255,7 @@ fn kept(bench: &Bench, name: &str) {
     let logs = node.state().join("node/pods").join(first).join("logs");
     applied(&node, &said("second"), &["--wait"]);
     for _ in 0..2 {
-        let pods = node.must(&["ps", "-o", "name"]);
+        let pods = node.must(&["ps", "-a", "-o", "name"]);
         assert_eq!(pods.matches("pod/web").count(), 2, "{pods}");
         assert!(logs.is_dir(), "{}", node.account());
         node.down(Signal::TERM);
@@ -687,7 +687,15 @@ fn failures(bench: &Bench, name: &str) {
     assert!(said.err.ends_with(&line), "{said:?}");
     assert!(node.say(&["attach", "missing"]).err.ends_with(&line));
     assert!(node.say(&["logs", "missing"]).err.contains(why), "{:?}", node.say(&["logs", "missing"]));
-    assert!(node.must(&["ps"]).contains("nosuchprogram"), "{}", node.must(&["ps"]));
+    assert!(node.must(&["ps", "-a"]).contains("nosuchprogram"), "{}", node.must(&["ps", "-a"]));
+    // What has ended is shown on request, or by its name.
+    for (args, shown) in [(&["ps"][..], false), (&["ps", "-a"], true), (&["ps", "missing"], true)] {
+        let said = node.say(args);
+        assert_eq!(said.out.contains("missing"), shown, "{said:?}");
+        assert_eq!(said.err.contains("ended pod not shown; use -a"), !shown, "{said:?}");
+        let json = node.must(&[args, &["-o", "json"]].concat());
+        assert_eq!(json.contains("\"missing\""), shown, "{json}");
+    }
 
     let said = node.run(
         "bad",

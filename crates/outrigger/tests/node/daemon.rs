@@ -259,7 +259,7 @@ impl<'b> Daemon<'b> {
 
     /// All information for a failed test.
     pub(crate) fn account(&self) -> String {
-        let ps = self.say(&["ps", "-c"]);
+        let ps = self.say(&["ps", "-a", "-c"]);
         format!("the node said:\n{}\nps:\n{}{}", self.said(), ps.out, ps.err)
     }
 
