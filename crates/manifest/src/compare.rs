@@ -11,7 +11,7 @@ use crate::pod::PodManifest;
 use crate::workload::Workload;
 
 /// The most differences listed as the reason for a replacement.
-const REASONS_MAX: usize = 3;
+const REASONS_MAX: usize = 100;
 
 /// Fields of a pod's spec that can change while it runs, in addition to the images of its containers.
 const CHANGEABLE: [&str; 3] =
@@ -128,13 +128,19 @@ pub fn compare(old: &Objects<'_>, new: &Objects<'_>) -> Vec<(ObjectKey, ObjectCh
 fn compare_one(old: &Objects<'_>, was: usize, new: &Objects<'_>, is: usize) -> ObjectChange {
     let (was_pod, is_pod) = (first_pod(old, was), first_pod(new, is));
     let (before, after) = (&old.workloads[was], &new.workloads[is]);
-    let mut why = Vec::new();
-    match (before, after, was_pod, is_pod) {
-        (Workload::Pod(_), Workload::Pod(_), Some(was_pod), Some(is_pod)) => {
-            differences(&fixed_parts(was_pod.0), &fixed_parts(is_pod.0), "", &mut why);
+    let differ = |fields: Fields| {
+        let mut why = Vec::new();
+        match (before, after, was_pod, is_pod) {
+            (Workload::Pod(_), Workload::Pod(_), Some(was_pod), Some(is_pod)) => {
+                differences(&pod_parts(was_pod.0, fields), &pod_parts(is_pod.0, fields), "", &mut why);
+            }
+            _ => {
+                differences(&workload_parts(before, fields), &workload_parts(after, fields), "", &mut why);
+            }
         }
-        _ => differences(&template_parts(before), &template_parts(after), "", &mut why),
-    }
+        why
+    };
+    let mut why = differ(Fields::Fixed);
     if let (Some(was_pod), Some(is_pod)) = (was_pod, is_pod) {
         if was_pod.0.input.lifecycle_types != is_pod.0.input.lifecycle_types {
             why.push("spec.containers[].lifecycle.type".to_owned());
@@ -142,7 +148,15 @@ fn compare_one(old: &Objects<'_>, was: usize, new: &Objects<'_>, is: usize) -> O
         why.extend(changed_companions(old.companions, new.companions, is_pod.0));
     }
     if !why.is_empty() {
+        // The replacement also has what could have changed in place.
+        let all = differ(Fields::All).into_iter().filter(|path| !why.contains(path));
+        let all: Vec<String> = all.collect();
+        why.extend(all);
+        let more = why.len().saturating_sub(REASONS_MAX);
         why.truncate(REASONS_MAX);
+        if more > 0 {
+            why.push(format!("{more} more fields changed"));
+        }
         return ObjectChange::Replaced { why };
     }
     if !matches!(after, Workload::Pod(_)) {
@@ -168,18 +182,31 @@ fn first_pod<'m>(objects: &Objects<'m>, workload: usize) -> Option<(&'m PodManif
     objects.pods.iter().find(|(pod, _)| pod.origin.workload == workload).copied()
 }
 
-/// A pod without the fields that can change while it is running.
-fn fixed_parts(pod: &PodManifest) -> Value {
+/// Which fields of an object are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fields {
+    /// Those that cannot change while it is running.
+    Fixed,
+    /// All.
+    All,
+}
+
+/// The fields of a pod.
+fn pod_parts(pod: &PodManifest, fields: Fields) -> Value {
     let mut value = to_json(&pod.input.pod);
     let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else { return value };
-    for field in CHANGEABLE {
-        spec.remove(field);
+    if fields == Fields::Fixed {
+        for field in CHANGEABLE {
+            spec.remove(field);
+        }
     }
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
             if let Some(container) = container.as_object_mut() {
-                container.remove("image");
-                // The default depends on the image tag. Any other difference shows in the plans.
+                if fields == Fields::Fixed {
+                    container.remove("image");
+                }
+                // The default depends on the image tag; the plans show any other difference.
                 container.remove("imagePullPolicy");
             }
         }
@@ -187,7 +214,7 @@ fn fixed_parts(pod: &PodManifest) -> Value {
     value
 }
 
-/// A workload without its status, and without its number of replicas if that can change.
+/// The fields of a workload, without its status. Its replica count is fixed unless it can be scaled.
 fn template_parts(workload: &Workload) -> Value {
     let mut value = match workload {
         Workload::Pod(object) => to_json(object),
@@ -204,6 +231,7 @@ fn template_parts(workload: &Workload) -> Value {
             matches!(workload, Workload::Deployment(_) | Workload::ReplicaSet(_) | Workload::StatefulSet(_));
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
             && is_scalable
+            && fields == Fields::Fixed
         {
             spec.remove("replicas");
         }

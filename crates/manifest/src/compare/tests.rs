@@ -91,7 +91,12 @@ fn everything_else_replaces_the_pod_and_says_why() {
     for (new, expected) in [
         (
             "{containers: [{name: app, image: 'app:2', env: [{name: A, value: b}]}]}",
-            "spec.containers[app].env",
+            "spec.containers[app].env, spec.containers[app].image",
+        ),
+        (
+            "{terminationGracePeriodSeconds: 5, hostNetwork: true, containers: [{name: app, image: 'app:2', command: [a], args: [b], tty: true, stdin: true}]}",
+            "spec.containers[app].args, spec.containers[app].command, spec.containers[app].stdin, \
+             spec.containers[app].tty, spec.hostNetwork, spec.containers[app].image, spec.terminationGracePeriodSeconds",
         ),
         ("{containers: [{name: app, image: 'app:1'}, {name: more, image: 'b:1'}]}", "spec.containers"),
         ("{containers: [{name: app, image: 'app:1'}], hostNetwork: true}", "spec.hostNetwork"),
