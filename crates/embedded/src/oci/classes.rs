@@ -117,7 +117,7 @@ impl OciRuntimes {
     pub fn unknown(&self, name: &str) -> String {
         let known: Vec<&str> = self.names().collect();
         match known.is_empty() {
-            true => format!("runtime class {name:?} is not configured, and neither is any other"),
+            true => format!("runtime class {name:?} is not configured; no runtime class is"),
             false => format!("runtime class {name:?} is not configured; configured: {}", known.join(", ")),
         }
     }

@@ -78,7 +78,14 @@ fn failure(plan: &JobPlan, tally: &Tally, deadline: Option<Time>, now: Time) -> 
     }
     let restarts_spent = plan.counts_restarts && tally.restarts >= plan.backoff_limit.max(1);
     if tally.failed > plan.backoff_limit || restarts_spent {
-        return failed("BackoffLimitExceeded", "Job has reached the specified backoff limit");
+        let mut message = "Job has reached the specified backoff limit".to_owned();
+        // Its pods may have succeeded: a sidecar's restarts count, too.
+        if restarts_spent && !tally.restarted.is_empty() {
+            let names: Vec<String> = tally.restarted.iter().map(|name| format!("`{name}`")).collect();
+            let restarts = if tally.restarts == 1 { "restart" } else { "restarts" };
+            message = format!("{message}: {} {restarts} of {}", tally.restarts, names.join(", "));
+        }
+        return failed("BackoffLimitExceeded", &message);
     }
     if deadline.is_some_and(|at| at <= now) {
         return failed("DeadlineExceeded", "Job was active longer than specified deadline");

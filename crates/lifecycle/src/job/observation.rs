@@ -35,6 +35,9 @@ pub struct JobPod {
     pub ready: bool,
     /// How often its containers were restarted, without the restarts that the Job ignores.
     pub restarts: u32,
+    /// The containers whose restarts those are.
+    #[serde(default)]
+    pub restarted: Vec<String>,
     /// How its containers ended, mains first.
     pub exits: Vec<ContainerExit>,
     /// The types and statuses of its conditions.
@@ -98,6 +101,7 @@ impl JobPod {
             deleted_at: None,
             ready: false,
             restarts: 0,
+            restarted: Vec::new(),
             exits: Vec::new(),
             conditions: Vec::new(),
             created_at: now,
@@ -126,8 +130,9 @@ impl JobPod {
         // Kubernetes considers the mains first.
         let lists = [&status.container_statuses, &status.init_container_statuses];
         let all = || lists.into_iter().flatten().flatten();
-        let counted = all().filter(|c| !is_ignored(&c.name));
-        self.restarts = counted.map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();
+        let counted = || all().filter(|c| c.restart_count > 0 && !is_ignored(&c.name));
+        self.restarts = counted().map(|c| u32::try_from(c.restart_count).unwrap_or(0)).sum();
+        self.restarted = counted().map(|c| c.name.clone()).collect();
         self.exits = all().filter_map(|c| exit(c, is_helper)).collect();
     }
 }

@@ -1,6 +1,6 @@
 //! Counts the pods of a Job by their states and results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::indexes::Indexes;
 use super::observation::{JobEnd, JobObservation, JobPod};
@@ -24,6 +24,8 @@ pub(super) struct Tally {
     pub(super) failed: u32,
     /// Restarts of containers in pods that have not ended.
     pub(super) restarts: u32,
+    /// The containers whose restarts those are.
+    pub(super) restarted: BTreeSet<String>,
     pub(super) succeeded_indexes: Indexes,
     pub(super) failed_indexes: Indexes,
     /// Failures since the last success, including ignored ones.
@@ -95,6 +97,7 @@ impl Tally {
         }
         if !ended {
             self.restarts = self.restarts.saturating_add(pod.restarts);
+            self.restarted.extend(pod.restarted.iter().cloned());
         }
         if failed(plan, obs, pod) {
             let at = failed_at(pod);

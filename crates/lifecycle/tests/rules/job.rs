@@ -229,6 +229,11 @@ fn restarts_of_containers_count_towards_the_limit() {
         world.obs.pods[0].restarts = restarts;
         world.step();
         assert_eq!(world.last.target.is_some(), over, "limit {limit}, {restarts} restarts");
+        world.obs.pods[0].restarted = vec!["proxy".to_owned()];
+        world.obs.target = None;
+        world.step();
+        let told = world.last.target.as_ref().map_or("", |end| &end.message);
+        assert_eq!(told.contains(" of `proxy`"), over, "the container is named: {told}");
         let mut world = World::new(json!({"backoffLimit": limit, "restartPolicy": "Never"}));
         world.obs.pods[0].restarts = restarts;
         world.step();
@@ -496,6 +501,7 @@ fn a_pod_status_says_what_a_job_asks() {
     assert_eq!(pod.restarts, 1, "only those of the main");
     pod.observe(&status, &with("Count"));
     assert_eq!((pod.phase, pod.restarts, pod.ready), (Phase::Failed, 3, false));
+    assert_eq!(pod.restarted, ["main", "proxy"]);
     let exits: Vec<(&str, i32, bool)> =
         pod.exits.iter().map(|e| (e.container.as_str(), e.code, e.is_helper)).collect();
     assert_eq!(exits, [("main", 7, false), ("proxy", 143, true)]);
