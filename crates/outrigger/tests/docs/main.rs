@@ -48,16 +48,13 @@ struct Shell {
 }
 
 impl Shell {
-    /// For a page; those in docs/ are read in the directory of the examples, the README in a clone of the project.
-    fn new(page: &str) -> Shell {
+    /// All pages are read at the root of the project.
+    fn new() -> Shell {
         let dir = tempfile::Builder::new().prefix("or-docs-").tempdir().expect("a directory");
         fs::create_dir(dir.path().join("examples")).expect("a directory");
         for file in fs::read_dir(root().join("examples")).expect("the examples") {
             let file = file.expect("a file");
             fs::copy(file.path(), dir.path().join("examples").join(file.file_name())).expect("a copy");
-            if page != "README.md" {
-                fs::copy(file.path(), dir.path().join(file.file_name())).expect("a copy");
-            }
         }
         Shell { dir, beside: Vec::new() }
     }
@@ -140,7 +137,7 @@ fn page(path: &Path) -> usize {
         return 0;
     }
     let name = path.file_name().and_then(|n| n.to_str()).expect("a name");
-    let mut shell = Shell::new(name);
+    let mut shell = Shell::new();
     if BESIDE.contains(&name) {
         fs::write(shell.dir.path().join("beside.yaml"), endless_example()).expect("a manifest");
         shell.begin("outrigger run -q beside.yaml");
@@ -176,6 +173,26 @@ fn the_readme() {
 fn the_pages_as_root() {
     let shown: usize = pages().iter().map(|file| page(file)).sum();
     assert!(shown > 15, "{shown} commands");
+}
+
+/// Commands in blocks that are not run name files, too: of the project, or made on the page.
+#[test]
+fn commands_name_files_that_exist() {
+    for path in pages() {
+        let text = fs::read_to_string(&path).expect("the page");
+        let is_code = text.lines().scan(false, |code, line| {
+            *code ^= line.starts_with("```");
+            Some((*code, line))
+        });
+        for (_, line) in is_code.filter(|(code, line)| *code && line.contains("outrigger ")) {
+            let command = line.split(" #").next().unwrap_or_default();
+            let files = command.split_whitespace().filter(|w| w.ends_with(".yaml") && !w.starts_with('/'));
+            for file in files {
+                let exists = root().join(file).exists() || text.contains(&format!("> {file}"));
+                assert!(exists, "{}: there is no {file}: {line}", path.display());
+            }
+        }
+    }
 }
 
 /// All pages of docs/, sorted by path; the specifications are not pages for users.
