@@ -23,7 +23,7 @@ Examples:
   outrigger apply --dry-run web.yaml   only show what would change
   outrigger apply --wait web.yaml      wait until ready; a Job, until it ends
 
-What becomes of each object:
+What happens to each object:
   created    it is new
   updated    changed in place: images, ephemeral containers, grace, deadline
   scaled     pods of its workload are added or removed
@@ -35,7 +35,7 @@ What becomes of each object:
 
 The manifests replace those of the detached run that has their objects; without one they are a new run.
 
-Exit codes: 0 the changes are under way, with --wait that of what has finished; 2 the manifests are wrong or cannot be applied.")]
+Exit codes: 0 the changes are under way; with --wait, the result of what has finished; 2 the manifests are wrong or cannot be applied.")]
 pub(crate) struct Args {
     /// Manifests; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
@@ -45,8 +45,8 @@ pub(crate) struct Args {
     /// Only show what would change.
     #[arg(long)]
     dry_run: bool,
-    /// Return when Jobs and pods with restartPolicy Never or OnFailure have finished, with their exit code, and everything
-    /// else is ready; with `--wait=running` when all pods are running.
+    /// Wait until everything is ready, and until Jobs and pods with restartPolicy Never or OnFailure have finished; exit with
+    /// their result. `--wait=running` waits only until all pods are running.
     #[arg(long, conflicts_with = "dry_run", num_args = 0..=1, require_equals = true, default_missing_value = "done", value_name = "UNTIL", hide_possible_values = true)]
     wait: Option<WaitArg>,
     /// How to show what changes.
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// Directory for images, pods and claims [default: /var/lib/outrigger]
     #[arg(long, value_name = "DIR", env = "OUTRIGGER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Network of new pods that do not use the host's, if this is a new run.
+    /// Network of pods that do not use the host's; only for a new run.
     #[arg(long, value_enum, default_value_t = NetworkArg::Private, value_name = "MODE")]
     network: NetworkArg,
 }

@@ -24,12 +24,12 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 #[command(after_help = "\
 Examples:
   outrigger attach web           follow the run that pod web belongs to
-  outrigger attach job/report    the same of a Job
-  outrigger attach run/k3v9x0aq  a run by its id
+  outrigger attach job/report    follow the run of a Job
+  outrigger attach run/k3v9x0aq  follow a run by its ID
 
-Ctrl-C ends the command, not the run: its pods go on running.
+Ctrl-C ends only this command: the pods keep running.
 
-Exit codes: that of the run, as `outrigger run` would have it; 130 after Ctrl-C.")]
+Exit codes: those of `outrigger run`; 130 after Ctrl-C.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pod: PodArgs,

@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Attach(attach::Args),
     /// Run a command in a container.
     Exec(exec::Args),
-    /// Change what the node runs to what manifests say, and show what changes.
+    /// Make the node run what manifests say, and show what changes.
     Apply(Box<apply::Args>),
     /// Restart a container, or all containers of pods in order.
     Restart(restart::Args),
@@ -88,9 +88,9 @@ pub(crate) enum Command {
     Timeline(timeline::Args),
     /// Show what the start and the stop of pods waited for, and what would make them faster.
     Analyze(analyze::Args),
-    /// Check whether this machine can run pods, and how to fix it if not.
+    /// Check whether this machine can run pods, and show how to fix it if not.
     Doctor(doctor::Args),
-    /// Launch priority and sidecar termination in a cluster.
+    /// Manage launch priority and sidecar termination in a cluster.
     Operator(operator::Args),
     /// Print a shell completion script.
     Completions(completions::Args),

@@ -22,7 +22,7 @@ Examples:
   outrigger convert web.yaml --to depends-on --output-file web-ordered.yaml
   outrigger convert pod.yaml --to kep --lossy 2>losses.txt
 
-Comments, field order and everything that has nothing to do with the order of containers stay as they are. What \
+Comments, field order and everything else that does not order containers stay as they are. What \
 the other dialect cannot express is reported on standard error.
 
 Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read or has errors.")]

@@ -93,7 +93,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
             Ok(KILLED)
         }
         Err(Failure::Own(e)) if matches!(e.downcast_ref(), Some(AskError::NodeEnded(_))) => {
-            terminal::error(&anyhow!("the command was ended with its node: {e}"));
+            terminal::error(&anyhow!("the node has ended, and the command with it: {e}"));
             Ok(KILLED)
         }
         Err(failure) => Err(failure),

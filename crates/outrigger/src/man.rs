@@ -15,7 +15,7 @@ Examples:
   outrigger man | man -l -                   reads the manual page
   outrigger man --dir /usr/local/share/man/man1")]
 pub(crate) struct Args {
-    /// Writes a page for the program and one for each command into this directory.
+    /// Write a page for the program and one for each command into this directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

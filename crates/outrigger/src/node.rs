@@ -89,8 +89,8 @@ pub(crate) struct Args {
     /// Turn features on or off for pods of --manifests; see `outrigger run`.
     #[arg(long, value_delimiter = ',', value_parser = input::feature_gate, value_name = "GATE=BOOL")]
     feature_gates: Vec<(String, bool)>,
-    /// Refuse pods that the Pod Security Standard `restricted` of Kubernetes does not allow, hostPath volumes and images
-    /// `rootfs:DIR` among them, whoever asks for them.
+    /// Refuse pods that the Kubernetes Pod Security Standard `restricted` does not allow, such as those with hostPath volumes,
+    /// and pods with `rootfs:DIR` images, no matter who starts them.
     #[arg(long)]
     restricted: bool,
     /// Show only warnings and errors.

@@ -17,7 +17,7 @@ Examples:
   outrigger operator install -o yaml | kubectl apply -f -
   outrigger operator status -n shop web-0
 
-With the name kubectl-outrigger on the PATH the same is `kubectl outrigger status`.")]
+If the binary is on the PATH as kubectl-outrigger, `kubectl outrigger status` does the same.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -82,13 +82,13 @@ struct Install {
     /// container recreate requests can then make the pod unready before they stop anything.
     #[arg(long)]
     readiness_gate: bool,
-    /// How containers of several launch priorities are started one after the other.
+    /// How containers with different launch priorities are started in order.
     #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
     launch: Order,
     /// How log lines of operator and agent are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
-    /// Have the API server call the webhook at this address: for an operator and agents outside the cluster, so the manifests
+    /// Make the API server call the webhook at this address, for an operator and agents outside the cluster. The manifests then
     /// have no Deployment and no DaemonSet.
     #[arg(long, value_name = "URL")]
     webhook_url: Option<String>,
@@ -105,18 +105,18 @@ enum Format {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Policy {
-    /// They are refused, so that none starts without its order.
+    /// They are refused, so that no pod starts its containers in the wrong order.
     Fail,
-    /// They are created without it.
+    /// They are created, and their containers start in any order.
     Ignore,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Order {
-    /// A barrier holds back those that start later; all containers stay what they are.
+    /// A barrier holds back those that start later. The containers themselves do not change.
     Barrier,
-    /// Those that start first become native sidecars where their restart policies and probes allow it: the next level starts
-    /// in 0.2 s instead of a second.
+    /// Those that start first become native sidecars, if their restart policies and probes allow it. The next level then
+    /// starts in 0.2 s instead of a second.
     Native,
 }
 
@@ -153,7 +153,7 @@ struct Run {
     /// otherwise they must also be allowed to delete the pod or to execute commands in it.
     #[arg(long)]
     any_requester: bool,
-    /// How containers of several launch priorities are started one after the other.
+    /// How containers with different launch priorities are started in order.
     #[arg(long, value_enum, default_value_t = Order::Barrier, value_name = "WAY")]
     launch: Order,
     /// How often the webhook's certificate is checked, in seconds.
@@ -162,8 +162,14 @@ struct Run {
     /// How log lines are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
-    #[command(flatten)]
-    log: LogArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines with key=value pairs.
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 #[derive(Debug, clap::Args)]
@@ -174,7 +180,7 @@ struct Agent {
     /// Socket of the container runtime, as unix:///PATH; detected by default.
     #[arg(long, value_name = "ENDPOINT")]
     cri_endpoint: Option<String>,
-    /// Where /healthz, /readyz and /metrics are; nowhere by default.
+    /// Address to serve /healthz, /readyz and /metrics on [default: none]
     #[arg(long, value_name = "ADDRESS")]
     health_address: Option<SocketAddr>,
     /// How log lines are written.
@@ -243,7 +249,7 @@ fn ended(error: cluster::Error, format: LogFormat) -> Failure {
     if format == LogFormat::Text {
         return Failure::Own(error.into());
     }
-    tracing::error!(%error, "cannot go on");
+    tracing::error!(%error, "cannot continue");
     Failure::Logged
 }
 

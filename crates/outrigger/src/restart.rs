@@ -15,8 +15,8 @@ Examples:
   outrigger restart deploy/web    restart all pods of a Deployment
   outrigger restart -l app=web    restart the pods with a label
 
-Containers are stopped in their stop order and started in their start order. They are the same pod before and after: its \
-address and its volumes stay. The command returns when the restart is sure to happen; `outrigger ps` shows how far it is.")]
+Containers are stopped in their stop order and started in their start order. The pod keeps \
+its address and its volumes. The command returns as soon as the restart is accepted; `outrigger ps` shows its progress.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pods: PodsArgs,

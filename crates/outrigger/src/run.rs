@@ -85,15 +85,15 @@ pub(crate) struct Args {
     /// Stop the pods in order after this time, for example 5m, and exit with 124.
     #[arg(long, value_parser = simulate::span, value_name = "TIME")]
     timeout: Option<simulate::ScriptDuration>,
-    /// Stop the pods in order at the first failure that would be retried, and at the first that makes a pod fail.
+    /// Stop the pods in order at the first failure, instead of trying again.
     #[arg(long)]
     fail_fast: bool,
-    /// Try again for ever, as the kubelet does, even where that cannot help: for example with `runAsNonRoot` and an image that
-    /// runs as root.
+    /// Try again forever, as the kubelet does, even if that cannot help: for example, if the image runs as root and
+    /// `runAsNonRoot` is set.
     #[arg(long, conflicts_with = "fail_fast")]
     keep_trying: bool,
-    /// Refuse pods that the Pod Security Standard `restricted` of Kubernetes does not allow, hostPath volumes and images
-    /// `rootfs:DIR` among them. Use it for manifests you did not write.
+    /// Refuse pods that the Kubernetes Pod Security Standard `restricted` does not allow, such as those with hostPath volumes,
+    /// and pods with `rootfs:DIR` images. Use this for manifests you did not write.
     #[arg(long)]
     restricted: bool,
     /// Number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
@@ -111,8 +111,8 @@ pub(crate) struct Args {
     /// Hand the pods to the node of this machine and return; a node is started if there is none.
     #[arg(short, long, conflicts_with_all = ["events", "timeline", "timeout", "fail_fast", "output"])]
     detach: bool,
-    /// With --detach: return when Jobs and pods with restartPolicy Never or OnFailure have finished, with their exit code, and
-    /// everything else is ready; with `--wait=running` when all pods are running.
+    /// With --detach: wait until everything is ready, and until Jobs and pods with restartPolicy Never or OnFailure have
+    /// finished; exit with their result. `--wait=running` waits only until all pods are running.
     #[arg(long, requires = "detach", num_args = 0..=1, require_equals = true, default_missing_value = "done", value_name = "UNTIL", hide_possible_values = true)]
     wait: Option<WaitArg>,
     /// Output format.
@@ -149,8 +149,8 @@ pub(crate) enum NetworkArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UsernsArg {
-    /// Each pod has its own, so root in a container has no rights on this machine; not for pods that need its users, such
-    /// as privileged ones.
+    /// Each pod has its own, so root in a container has no rights on this machine. Pods that need the users of this
+    /// machine, such as privileged pods, have none.
     Auto,
     /// Pods use the users of this machine: root in a container is root on this machine.
     Host,

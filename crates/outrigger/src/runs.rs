@@ -149,7 +149,7 @@ impl ContainerArgs {
 /// Says that Ctrl-C has ended this command and not the run. Returns the exit code.
 pub(crate) fn left_running(run: &str) -> u8 {
     terminal::note_after_interrupt(&format!(
-        "the pods go on running; stop them with `outrigger stop run/{run}`"
+        "the pods keep running; stop them with `outrigger stop run/{run}`"
     ));
     INTERRUPTED
 }
@@ -169,16 +169,16 @@ pub(crate) fn unattended(dir: &Path) -> Option<String> {
     let start = format!("`outrigger node --state-dir {dir}`");
     Some(match (pods, runs) {
         (LeftPods::Running, 1) => format!(
-            "no node is running for {dir}, but 1 run has not ended and its containers go on; start it with {start}"
+            "no node is running for {dir}, but 1 run has not ended and its containers keep running; start a node with {start}"
         ),
         (LeftPods::Running, _) => format!(
-            "no node is running for {dir}, but {runs} runs have not ended and their containers go on; start it with {start}"
+            "no node is running for {dir}, but {runs} runs have not ended and their containers keep running; start a node with {start}"
         ),
         (LeftPods::ShutDown, _) => format!(
             "the node of {dir} has stopped its pods for a shutdown of the machine; {start} starts them again"
         ),
         (LeftPods::Gone, _) => format!(
-            "no node is running for {dir}, and its pods have not ended but none of their containers is running; {start} \
+            "no node is running for {dir}; its pods have not ended, but none of their containers is running; {start} \
              starts them again"
         ),
     })

@@ -25,7 +25,7 @@ Examples:
   outrigger stop run/k3v9x0aq           stop a run with all its pods
   outrigger stop --all                  stop everything
 
-Pods of a foreground run that was killed are being stopped in order already; a grace period given here shortens theirs.
+If a foreground run was killed, its pods are already being stopped in order; --grace-period gives them less time.
 
 A single pod of a Deployment, Job or other workload is replaced when it is stopped, as in a cluster. Ctrl-C in the \
 terminal of the run stops everything.")]
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Do not wait until it is gone.
     #[arg(long)]
     no_wait: bool,
-    /// Do not show what is being waited for.
+    /// Do not show progress.
     #[arg(short, long)]
     quiet: bool,
 }

@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
+    /// Treat warnings as errors, but not notes.
+    #[arg(long)]
+    strict: bool,
     /// Check the pods against a Pod Security Standard of Kubernetes as well; images `rootfs:DIR` are refused too.
     #[arg(long, value_enum, value_name = "LEVEL")]
     level: Option<LevelArg>,
@@ -39,7 +42,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LevelArg {
-    /// Nothing that is known to give power over the host.
+    /// Nothing that is known to give control of the host.
     Baseline,
     /// In addition, everything that hardens a pod.
     Restricted,

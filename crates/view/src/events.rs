@@ -98,7 +98,7 @@ impl Events {
 pub enum EventsError {
     /// A line that is no JSON object.
     #[error(
-        "line {line} is not an event, expected a JSON object a line as `outrigger run --events` writes: {why}"
+        "line {line} is not an event; expected one JSON object per line, as `outrigger run --events` writes: {why}"
     )]
     Line {
         /// Counted from 1.

@@ -26,7 +26,7 @@ impl Rank {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Rank::Trouble => "in trouble",
-            Rank::Moving => "on the way",
+            Rank::Moving => "in progress",
             Rank::Waiting => "waiting",
             Rank::Steady => "ready",
             Rank::Done => "done",

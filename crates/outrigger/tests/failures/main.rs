@@ -248,7 +248,7 @@ fn an_image_without_credentials() {
         &[
             "unauthorized: ",
             "no credentials found",
-            " private.yaml:9: check the name, it may not exist; if it is private, log in with ",
+            " private.yaml:9: check the name: the image may not exist; if it is private, log in with ",
             &host,
             "or name a Secret in imagePullSecrets",
         ],
@@ -412,7 +412,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             sysctl("net.ipv4.no_such_setting", "\"1\""),
             &[
                 "cannot set sysctl net.ipv4.no_such_setting to \"1\": no such file or directory",
-                "sysctl.yaml:13: write a name that is below /proc/sys of this machine, and a value that it takes",
+                "sysctl.yaml:13: use a sysctl that this machine has below /proc/sys, and a value that it accepts",
             ][..],
         ),
         (
@@ -425,18 +425,18 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             mount("/bin/busybox", "emptyDir: {}"),
             &[
                 " at /bin/busybox: not a directory",
-                "file.yaml:13: write another path: a directory is mounted on a",
+                "file.yaml:13: use another path: a directory can be mounted only on a",
             ],
         ),
         (
             "directory",
             mount("/tmp", "hostPath: {path: /etc/passwd}"),
-            &["cannot mount /etc/passwd at /tmp: invalid argument", "directory.yaml:13: write another path"],
+            &["cannot mount /etc/passwd at /tmp: invalid argument", "directory.yaml:13: use another path"],
         ),
         (
             "proc",
             mount("/proc/settings", "emptyDir: {}"),
-            &[" at /proc/settings: nothing can be mounted inside /proc", "proc.yaml:13: write another path"],
+            &[" at /proc/settings: nothing can be mounted inside /proc", "proc.yaml:13: use another path"],
         ),
         (
             "dir",
@@ -672,8 +672,8 @@ fn a_probe_that_can_never_pass() {
         Ends::With(137),
         &[
             "startup probe failed (3 of 3): GET :8081/: connection refused, the pod listens on 8080\n",
-            " probe.yaml:12: write the port the program listens on",
-            "if it just needs more than 3 s, raise failureThreshold",
+            " probe.yaml:12: use the port the program listens on",
+            "if it only needs more time than 3 s, raise failureThreshold",
             "`app` was stopped: its startup probe failed",
         ],
     );
@@ -728,8 +728,8 @@ fn a_sidecar_that_never_becomes_ready() {
         &[
             "app    waits for `proxy` to be started: ",
             "startup probe failed (2 of 2): port 15001: connection refused, nothing in the pod listens on any port\n",
-            " native.yaml:13: write the port the program listens on",
-            "Until it passes `app` does not start\n",
+            " native.yaml:13: use the port the program listens on",
+            "Until it passes, `app` does not start\n",
             "proxy  starting again (restart 1)\n",
         ],
     );
@@ -739,7 +739,7 @@ fn a_sidecar_that_never_becomes_ready() {
         &[
             "app    waits for `proxy` to be ready: ",
             "readiness probe failed (2 of 2): exit code 1: no route\n",
-            " graph.yaml:20: the command must exit with code 0 once the container is healthy. Until it passes `app` does not start\n",
+            " graph.yaml:20: the command must exit with code 0 once the container is healthy. Until it passes, `app` does not start\n",
         ],
     );
 }

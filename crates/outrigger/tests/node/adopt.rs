@@ -113,7 +113,7 @@ fn other_mounts(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     let state = node.state().display().to_string();
     let ps = node.say(&["ps", "--state-dir", &state]);
-    assert!(ps.err.contains("1 run has not ended and its containers go on"), "{ps:?}");
+    assert!(ps.err.contains("1 run has not ended and its containers keep running"), "{ps:?}");
     for _ in 0..2 {
         let said = node.refused();
         assert_eq!(said.code, 125, "{said:?}");
@@ -219,7 +219,7 @@ fn cannot_start(bench: &Bench, name: &str) {
     assert_eq!(said.code, 1, "it is not waited for what can never start: {said:?}");
     for part in [
         "stuck app could not start: CreateContainerError: cannot make working directory /bin/busybox: not a directory",
-        "write a directory of the image, or one that does not exist: it is created",
+        "use a directory of the image, or a path that does not exist: it is created",
         "trying again cannot help, but the node goes on: end it with `outrigger stop run/",
     ] {
         assert!(said.err.contains(part), "{part}: {said:?}");
@@ -382,7 +382,7 @@ fn attach(bench: &Bench, name: &str) {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{err}");
     assert!(
-        err.contains(&format!("the pods go on running; stop them with `outrigger stop run/{run}`")),
+        err.contains(&format!("the pods keep running; stop them with `outrigger stop run/{run}`")),
         "{err}"
     );
     assert_eq!(node.pod("web").expect("it is there")["phase"], "Running");

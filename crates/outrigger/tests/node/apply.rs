@@ -340,7 +340,7 @@ fn truth(bench: &Bench, name: &str) {
     for args in [["ps", "--state-dir", &state].as_slice(), &["stop", "--all", "--state-dir", &state]] {
         let said = node.say(args);
         assert!(said.err.contains("has stopped its pods for a shutdown of the machine"), "{said:?}");
-        assert!(!said.err.contains("go on"), "{said:?}");
+        assert!(!said.err.contains("keep running"), "{said:?}");
     }
     node.up();
     node.ready("web");
@@ -408,7 +408,7 @@ fn unattended(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     let state = node.state().display().to_string();
     let hint = format!(
-        "1 run has not ended and its containers go on; start it with `outrigger node --state-dir {state}`"
+        "1 run has not ended and its containers keep running; start a node with `outrigger node --state-dir {state}`"
     );
     let stopped = node.say(&["stop", "--all", "--state-dir", &state]);
     assert_eq!(stopped.code, 2, "{stopped:?}");

@@ -138,7 +138,7 @@ fn ports_of_root_are_refused(bench: &Bench, name: &str) {
         Run::start(bench, &format!("{name}-pod"), &scripted(bench, "true", ports, json!({})), &PRIVATE);
     assert_ne!(run.end(), 0, "{}", run.account());
     for part in
-        ["host port 81 needs more privileges", ".json:", "write a hostPort from 1024 up, or run it with sudo"]
+        ["host port 81 needs more privileges", ".json:", "use a hostPort of 1024 or above, or run with sudo"]
     {
         assert!(run.said().contains(part), "{part}\n{}", run.account());
     }

@@ -134,7 +134,7 @@ fn the_note_of_an_interrupted_attach_fits_beside_the_echo_as_root() {
     let ended = node.wait().expect("its end");
     assert!(stopped.expect("outrigger runs").status.success() && ended.success(), "{ended:?}");
     assert_eq!(status.code(), Some(130), "{}", screen.text());
-    let note: Vec<&str> = written.lines().skip_while(|line| !line.contains("go on running")).collect();
+    let note: Vec<&str> = written.lines().skip_while(|line| !line.contains("keep running")).collect();
     assert!(note.len() >= 2, "{written:?}");
     let plain = |line: &str| line.replace("\x1b[0m", "").replace("\x1b[1m", "").replace("\x1b[34m", "");
     for line in note {

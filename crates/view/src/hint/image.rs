@@ -21,11 +21,11 @@ pub(super) fn hint(
                 .to_owned()
         }
         Some(PullCause::Unauthorized) => {
-            format!("check the name, it may not exist; if it is private, {}", log_in(pod, reference))
+            format!("check the name: the image may not exist; if it is private, {}", log_in(pod, reference))
         }
         Some(PullCause::NotFound) => "check the spelling of the name and that the tag exists".to_owned(),
         Some(PullCause::Unreachable) => format!(
-            "check that {} is a registry this machine can reach; an image on disk needs none: rootfs:/DIR, oci:DIR, docker-archive:FILE",
+            "check that {} is a registry this machine can reach; images on disk need no registry: rootfs:/DIR, oci:DIR, docker-archive:FILE",
             registry(reference)
         ),
         // The message says how to fix it.

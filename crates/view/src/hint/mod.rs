@@ -189,11 +189,11 @@ fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
         Some(SandboxCause::HostPathDenied { volume }) => volume::denied(volume),
         Some(SandboxCause::SysctlRefused { sysctl }) => Hint::at(
             FieldPath::spec("securityContext").field("sysctls").index(sysctl),
-            "write a name that is below /proc/sys of this machine, and a value that it takes",
+            "use a sysctl that this machine has below /proc/sys, and a value that it accepts",
         ),
         Some(SandboxCause::NoSuchFsGroup) => Hint::at(
             FieldPath::spec("securityContext").field("fsGroup"),
-            "write a group that exists, remove it, or run it with sudo",
+            "use a group that exists, remove it, or run with sudo",
         ),
         Some(SandboxCause::VolumeUnsupported { volume }) => volume::unsupported(volume),
         // The message says what, and how to get it.

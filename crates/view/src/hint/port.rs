@@ -15,21 +15,21 @@ pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
             return path.map_or_else(|| Hint::nowhere(hint), |path| Hint::at(path, hint));
         }
         Some(PortHolder::Other { pid, name }) => format!("{name} (process {pid}) listens there: stop it"),
-        None => "stop what listens there".to_owned(),
+        None => "stop the program that listens there".to_owned(),
     };
     another(pod, number, &stop)
 }
 
 /// The port cannot be opened, and no known process listens on it.
 pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
-    another(pod, number, "stop what listens there")
+    another(pod, number, "stop the program that listens there")
 }
 
 /// The port needs more privileges. The message says how to get them.
 pub(super) fn denied(pod: Subject<'_>, number: u16) -> Hint {
     match written(pod, number) {
-        Some(path) => Hint::at(path, "write a hostPort from 1024 up, or run it with sudo"),
-        None => Hint::nowhere("give --publish a port from 1024 up, or run it with sudo"),
+        Some(path) => Hint::at(path, "use a hostPort of 1024 or above, or run with sudo"),
+        None => Hint::nowhere("give --publish a port of 1024 or above, or run with sudo"),
     }
 }
 

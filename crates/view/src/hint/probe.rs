@@ -22,13 +22,13 @@ pub(super) fn hint(
     {
         let had = times.period_ms.saturating_mul(times.failure_threshold.into());
         hint.push_str(&format!(
-            "; if it just needs more than {}, raise failureThreshold",
+            "; if it only needs more time than {}, raise failureThreshold",
             HumanDuration(had)
         ));
     }
     let waiting = waiting_for(plan, index, kind);
     if !waiting.is_empty() {
-        hint.push_str(&format!(". Until it passes {waiting}"));
+        hint.push_str(&format!(". Until it passes, {waiting}"));
     }
     Some(Hint::at(path.field(field).field(handler), hint))
 }
@@ -57,7 +57,7 @@ pub(super) fn not_run(
     };
     let waiting = waiting_for(plan, index, kind);
     if !waiting.is_empty() {
-        hint.push_str(&format!(". Until it passes {waiting}"));
+        hint.push_str(&format!(". Until it passes, {waiting}"));
     }
     Some(Hint::at(path.field("exec").field("command"), hint))
 }
@@ -93,8 +93,7 @@ fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static 
     }
 }
 
-const LISTEN: &str =
-    "write the port the program listens on, and let it listen on all addresses (0.0.0.0), not on 127.0.0.1";
+const LISTEN: &str = "use the port the program listens on, and make it listen on all addresses (0.0.0.0), not only on 127.0.0.1";
 
 /// The containers that wait for the probe; empty if there are none.
 fn waiting_for(plan: &Plan, index: usize, kind: ProbeKind) -> String {

@@ -39,10 +39,10 @@ pub(super) fn hint(
         }
         StartCause::MountPoint { mount } => Some(Hint::at(
             path.clone().field("volumeMounts").index(mount).field("mountPath"),
-            "write another path: a directory is mounted on a directory, a file on a file, and nothing below /proc",
+            "use another path: a directory can be mounted only on a directory, a file only on a file, and nothing below /proc",
         )),
         StartCause::WorkingDir => {
-            let hint = "write a directory of the image, or one that does not exist: it is created";
+            let hint = "use a directory of the image, or a path that does not exist: it is created";
             Some(Hint::at(path.clone().field("workingDir"), hint))
         }
         StartCause::UnusableImage => Some(Hint::at(path.clone().field("image"), "")),

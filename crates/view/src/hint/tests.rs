@@ -161,7 +161,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "sandbox-failed",
             json!({"cause": "host-port-denied", "port": 8080}),
             "p.yaml:31",
-            "a hostPort from 1024 up",
+            "a hostPort of 1024 or above",
         ),
         (
             None,
@@ -182,7 +182,7 @@ fn every_failure_has_its_line_and_its_way_out() {
             "probe",
             json!({"kind": "startup", "outcome": "failure", "verdict": "failure", "cause": "refused"}),
             "p.yaml:45",
-            "if it just needs more than 30 s, raise failureThreshold. Until it passes `app` does not start",
+            "if it only needs more time than 30 s, raise failureThreshold. Until it passes, `app` does not start",
         ),
         (
             Some("proxy"),

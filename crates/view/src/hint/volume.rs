@@ -18,10 +18,10 @@ pub(super) fn missing(pod: Subject<'_>, volume: usize) -> Hint {
     let place = place(volume).field("hostPath");
     match host_path_type(pod, volume).unwrap_or_default() {
         "Directory" => {
-            Hint::at(place.field("type"), "create it, or write DirectoryOrCreate to have it created")
+            Hint::at(place.field("type"), "create it, or use type DirectoryOrCreate to have it created")
         }
-        "File" => Hint::at(place.field("type"), "create it, or write FileOrCreate to have it created"),
-        _ => Hint::at(place.field("path"), "start the program that creates it, or write another path"),
+        "File" => Hint::at(place.field("type"), "create it, or use type FileOrCreate to have it created"),
+        _ => Hint::at(place.field("path"), "start the program that creates it, or use another path"),
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn unsupported(volume: usize) -> Hint {
 pub(super) fn of_another_type(volume: usize) -> Hint {
     Hint::at(
         place(volume).field("hostPath").field("type"),
-        "write another path or another type; without a type nothing is checked",
+        "use another path or another type; without a type, nothing is checked",
     )
 }
 

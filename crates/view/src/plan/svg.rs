@@ -56,7 +56,7 @@ fn heading(out: &mut String, l: &Layout<'_>) {
     let origin = &view.pod.origin;
     let title = match view.count {
         1 => format!("{} {}", origin.kind, origin.name),
-        n => format!("{} {} ({n} pods alike)", origin.kind, origin.name),
+        n => format!("{} {} ({n} identical pods)", origin.kind, origin.name),
     };
     let mut facts: Vec<String> = plan.dialects.iter().map(|d| d.name().to_owned()).collect();
     facts.push(format!("restart policy {:?}", plan.restart_policy));

@@ -66,7 +66,7 @@ impl<'v> Page<'v> {
         let origin = &view.pod.origin;
         let what = match origin.kind {
             "Pod" => format!("Pod {}", view.pod.name()),
-            kind if view.count > 1 => format!("{kind} {}, {} pods alike", origin.name, view.count),
+            kind if view.count > 1 => format!("{kind} {}, {} identical pods", origin.name, view.count),
             kind => format!("{kind} {}", origin.name),
         };
         for line in wrap_all(&what, self.width) {
