@@ -610,6 +610,41 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_job_is_no_exit_of_a_container() {
+        let job = |time: &str, fields: Value| {
+            let mut entry = json!({"time": time, "workload": "Job/j"});
+            entry.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            format!("{entry}\n")
+        };
+        let exited = |time: &str, pod: &str, code: i32| {
+            format!(
+                "{}\n",
+                json!({"time": time, "pod": pod, "event": "exited", "container": "a", "code": code})
+            )
+        };
+        let text = [
+            job(
+                "0.000",
+                json!({"event": "job-started", "parallelism": 1, "completions": 1, "mode": "NonIndexed"}),
+            ),
+            job("0.000", json!({"event": "pod-created", "pod": "j-1"})),
+            exited("1.000", "j-1", 1),
+            job("1.000", json!({"event": "job-back-off", "wait_ms": 10_000})),
+            job("11.000", json!({"event": "pod-created", "pod": "j-2"})),
+            exited("12.000", "j-2", 0),
+            job(
+                "12.000",
+                json!({"event": "job-complete", "reason": "CompletionsReached", "message": "done", "succeeded": 1, "failed": 1, "took_ms": 12_000}),
+            ),
+        ];
+        let events = crate::events::read_events(&text.concat()).unwrap();
+        let drawn = draw(&events, Picture::Text(60), Scale::Compressed).unwrap();
+        let lane = drawn.lines().find(|line| line.starts_with("back-off")).expect("its lane");
+        let bar = lane.trim_start_matches("back-off").trim();
+        assert!(bar.chars().all(|c| ". 0123456789s".contains(c)), "{drawn}");
+    }
+
+    #[test]
     fn long_pauses_are_marked_where_they_are_drawn_short() {
         let entry = |time: &str| json!({"time": time, "pod": "p", "event": "started", "container": "a"});
         let entries = ["0.000", "0.100", "0.200", "60.000", "60.100"].map(entry);
