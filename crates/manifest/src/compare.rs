@@ -206,7 +206,7 @@ fn pod_parts(pod: &PodManifest, fields: Fields) -> Value {
                 if fields == Fields::Fixed {
                     container.remove("image");
                 }
-                // The default depends on the image tag; the plans show any other difference.
+                // The default depends on the image tag. Any other difference shows in the plans.
                 container.remove("imagePullPolicy");
             }
         }
@@ -215,7 +215,7 @@ fn pod_parts(pod: &PodManifest, fields: Fields) -> Value {
 }
 
 /// The fields of a workload, without its status. Its replica count is fixed unless it can be scaled.
-fn template_parts(workload: &Workload) -> Value {
+fn workload_parts(workload: &Workload, fields: Fields) -> Value {
     let mut value = match workload {
         Workload::Pod(object) => to_json(object),
         Workload::Job(object) => to_json(object),

@@ -162,14 +162,8 @@ struct Run {
     /// How log lines are written.
     #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
     log_format: LogFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// Lines with key=value pairs.
-    Text,
-    /// One JSON object per line.
-    Json,
+    #[command(flatten)]
+    log: LogArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -22,7 +22,7 @@ Examples:
   outrigger validate --validate=strict -o json *.yaml
   outrigger validate --level restricted pod.yaml
 
-Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (with --validate=strict: or warnings), 2 a file cannot be read.")]
+Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (or warnings, with --validate=strict), 2 a file cannot be read.")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -30,10 +30,7 @@ pub(crate) struct Args {
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
-    /// Treat warnings as errors, but not notes.
-    #[arg(long)]
-    strict: bool,
-    /// Check the pods against a Pod Security Standard of Kubernetes as well; images `rootfs:DIR` are refused too.
+    /// Also check the pods against a Kubernetes Pod Security Standard, and refuse `rootfs:DIR` images.
     #[arg(long, value_enum, value_name = "LEVEL")]
     level: Option<LevelArg>,
     #[command(flatten)]

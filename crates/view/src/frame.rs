@@ -122,7 +122,7 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
         let of_group = |b: &&Block<'_>| b.view.workload.as_deref() == group;
         if let Some(name) = group.filter(|_| headed) {
             let words = format!("  {}", tally(blocks.iter().filter(of_group).map(Block::word)));
-            let name = cut(name, width.saturating_sub(columns(&words)).max(4));
+            let name = cut(name, width.saturating_sub(columns(&words)).max(width * 2 / 3));
             lines.push(Line::of_text(Paint::Bold, &name).with(Paint::Dim, &words).cut(width));
         }
         for (block, height) in blocks.iter().zip(&heights).filter(|(b, height)| of_group(b) && **height > 0) {

@@ -317,7 +317,7 @@ impl Recorder {
     }
 
     /// Start and end of an instance.
-    fn life(&mut self, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
+    fn life(&mut self, plan: &Plan, obs: &Observation, i: usize, event: &Event, now: Time, out: Out<'_>) {
         let (seen, c) = (&self.containers[i], &obs.containers[i]);
         match event {
             Event::Started { attempt, .. } if !seen.running && c.running_since().is_some() => {
