@@ -56,7 +56,7 @@ mod tests {
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
         let file = rustix::fs::openat(&here, "hoard", flags, rustix::fs::Mode::RUSR).unwrap();
         std::io::Write::write_all(&mut fs::File::from(file), &vec![1; 3 << 20]).unwrap();
-        assert!(of(dir.path()).unwrap() >= 3 << 20);
+        assert!(disk_usage(dir.path()).unwrap() >= 3 << 20);
         tree::remove(&dir.keep()).unwrap();
     }
 
@@ -66,17 +66,17 @@ mod tests {
         fs::write(outside.path().join("big"), vec![1; 8 << 20]).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let empty = of(dir.path()).unwrap();
+        let empty = disk_usage(dir.path()).unwrap();
         fs::create_dir_all(at("a/b")).unwrap();
         fs::write(at("a/b/file"), vec![1; 1 << 20]).unwrap();
-        let all = of(dir.path()).unwrap();
+        let all = disk_usage(dir.path()).unwrap();
         let disk = |name: &str| fs::metadata(at(name)).unwrap().blocks() * BLOCK_BYTES;
         assert_eq!(all, empty + disk("a") + disk("a/b") + disk("a/b/file"));
         fs::hard_link(at("a/b/file"), at("again")).unwrap();
         symlink(outside.path(), at("way-out")).unwrap();
         symlink(outside.path().join("big"), at("big")).unwrap();
         fs::File::create(at("holes")).unwrap().set_len(1 << 30).unwrap();
-        assert!(of(dir.path()).unwrap() < all + (64 << 10));
-        assert!(of(&at("none")).is_err());
+        assert!(disk_usage(dir.path()).unwrap() < all + (64 << 10));
+        assert!(disk_usage(&at("none")).is_err());
     }
 }
