@@ -443,7 +443,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             format!("{app}    workingDir: /bin/busybox\n"),
             &[
                 "cannot make working directory /bin/busybox: not a directory",
-                "dir.yaml:11: write a directory of the image, or one that does not exist",
+                "dir.yaml:11: use a directory of the image, or a path that does not exist",
             ],
         ),
         (
@@ -681,7 +681,7 @@ fn a_probe_that_can_never_pass() {
         Ends::With(137),
         &[
             "connection refused, the pod listens on 127.0.0.1:8080 only, not on its own address\n",
-            "let it listen on all addresses (0.0.0.0)",
+            "make it listen on all addresses (0.0.0.0)",
         ],
     );
 }
