@@ -14,7 +14,7 @@ use crate::cause::SandboxError;
 use crate::clock::Clock;
 use crate::event::{AgentEventKind, Emitter, EndCause, Events, PodResult, Scope, Snapshot, Subscribers};
 use crate::fields::Host;
-use crate::log::LogFollower;
+use crate::log_follower::LogFollower;
 use crate::options::{AgentOptions, Durability, LogLines, NewPod, StatusUpdates};
 use crate::pod::{PodContext, PodError, PreparedPod};
 use crate::state::{Latest, PodState, StopRequest};

@@ -9,7 +9,7 @@ use outrigger_runtime::{RuntimeError, UserFault};
 
 use crate::reference::ReferenceError;
 use crate::security::SecurityError;
-use crate::volumes::{MountError, VolumeError};
+use crate::volume_error::{MountError, VolumeError};
 
 /// Why the sandbox of a pod with these sysctls cannot be created; `None` if only the error text is known.
 fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> {

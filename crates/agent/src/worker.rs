@@ -27,7 +27,7 @@ use tracing::Instrument as _;
 
 use crate::clock::{Clock, Stamp};
 use crate::event::{AgentEventKind, Deletion, Emitter, PodResult, Snapshot, StatusUpdate};
-use crate::log::LogFollower;
+use crate::log_follower::LogFollower;
 use crate::options::{OnFailure, StatusUpdates};
 use crate::pod::{PodContext, PodSandbox};
 use crate::state::{Latest, StopRequest};

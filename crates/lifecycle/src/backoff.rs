@@ -3,9 +3,16 @@
 use crate::observation::{Backoff, Container, KillReason};
 use crate::plan::BackoffPlan;
 use crate::time::Time;
+use outrigger_text::duration_ms;
 
 /// The wait after failed pulls: 10 s, doubling up to 300 s (R1.69).
 const IMAGE: BackoffPlan = BackoffPlan::KUBELET;
+
+/// The range of an annotation: `1s..60s`.
+pub(crate) fn backoff_range(text: &str) -> Option<(u64, u64)> {
+    let (first, longest) = text.split_once("..")?;
+    Some((duration_ms(first)?, duration_ms(longest)?)).filter(|(first, longest)| first <= longest)
+}
 
 /// When the next instance of `c` may be started.
 pub(crate) fn restart_at(plan: &BackoffPlan, c: &Container) -> Time {

@@ -7,18 +7,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::diagnostic::Diagnostic;
 use crate::kruise;
-use crate::read::Manifest;
+use crate::pod::PodManifest;
 use crate::workload::Workload;
 
 /// Removes such objects, with a warning for each owner.
-pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
-    let there: BTreeSet<Id> = manifest.workloads.iter().map(Id::of_workload).collect();
-    let owners: Vec<Option<Id>> = manifest.workloads.iter().map(|w| owner(w, &there)).collect();
+pub(crate) fn leave_out(pods: &mut Vec<PodManifest>, workloads: &mut Vec<Workload>) -> Vec<Diagnostic> {
+    let there: BTreeSet<Id> = workloads.iter().map(Id::of_workload).collect();
+    let owners: Vec<Option<Id>> = workloads.iter().map(|w| owner(w, &there)).collect();
     if owners.iter().all(Option::is_none) {
         return Vec::new();
     }
     let mut left_out: BTreeMap<(Id, &'static str), usize> = BTreeMap::new();
-    for (workload, owner) in manifest.workloads.iter().zip(&owners) {
+    for (workload, owner) in workloads.iter().zip(&owners) {
         if let Some(owner) = owner {
             *left_out.entry((owner.clone(), workload.kind())).or_default() += 1;
         }
@@ -33,7 +33,7 @@ pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
             })
         })
         .collect();
-    manifest.pods.retain_mut(|pod| match places[pod.origin.workload] {
+    pods.retain_mut(|pod| match places[pod.origin.workload] {
         Some(place) => {
             pod.origin.workload = place;
             true
@@ -41,7 +41,7 @@ pub(crate) fn leave_out(manifest: &mut Manifest) -> Vec<Diagnostic> {
         None => false,
     });
     let mut owners = owners.iter();
-    manifest.workloads.retain(|_| owners.next().is_some_and(Option::is_none));
+    workloads.retain(|_| owners.next().is_some_and(Option::is_none));
     let told = left_out.into_iter().map(|((owner, kind), count)| {
         let several = if count == 1 { "" } else { "s" };
         let text = format!(

@@ -596,7 +596,7 @@ impl Reader<'_> {
 
     fn finish(mut self, mut diagnostics: Vec<Diagnostic>, empty: Option<Span>) -> Partial {
         diagnostics.extend(self.skipped());
-        diagnostics.extend(owned::leave_out(&mut self.manifest));
+        diagnostics.extend(owned::leave_out(&mut self.manifest.pods, &mut self.manifest.workloads));
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         if !failed && self.manifest.pods.is_empty() {
             let message = if self.is_partial || !self.manifest.workloads.is_empty() {

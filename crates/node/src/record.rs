@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::outcome::exit_code;
-use crate::read::RunReadOptions;
+use crate::read_options::RunReadOptions;
 use crate::work::Work;
 
 /// The input of a run: the text of manifests, and the options to read and run them. The text is saved, so

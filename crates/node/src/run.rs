@@ -18,9 +18,10 @@ use tokio::sync::mpsc;
 
 use crate::control::{Listening, Order, OrderError, PodRegistry, RunFacts, Runner, StopOf, listen};
 use crate::outcome::exit_code;
+use crate::pod_check::CheckError;
 use crate::sinks::{Happened, Sinks};
 use crate::status_file::{EventsFile, StatusContent, StatusFile};
-use crate::supervisor::{Afterwards, CheckError, Supervisor, SupervisorOptions};
+use crate::supervisor::{Afterwards, Supervisor, SupervisorOptions};
 use crate::work::Work;
 use crate::workload::{Controller, Pods as _, controllers};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outrigger_agent::event::{EndCause, Events, Scope};
 use outrigger_agent::options::{NewPod, OnFailure, PodOptions, StatusUpdates};
 use outrigger_agent::state::StopRequest;
-use outrigger_agent::{Agent, PodContext, PodError, PodUid, SandboxError};
+use outrigger_agent::{Agent, PodContext, PodUid, SandboxError};
 use outrigger_lifecycle::trace::WorkloadRecord;
 use outrigger_lifecycle::{CannotRestart, Companions};
 use outrigger_runtime::Runtime;
@@ -15,26 +15,11 @@ use outrigger_view::hint::Hints;
 use serde_json::Value;
 
 use crate::control::{OfRun, OrderError, RestartOrder};
+use crate::pod_check::CheckError;
 use crate::sinks::{Happened, Member, Sinks, subject};
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
 use crate::workload::{Pods, WorkloadError};
-
-/// Why a pod of a manifest cannot be run at all.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckError {
-    /// The pod is invalid.
-    #[error(transparent)]
-    Pod(#[from] PodError),
-    /// Its sandbox cannot be created on this machine.
-    #[error("{explained}")]
-    Sandbox {
-        /// What failed, with the line of the manifest and how to fix it.
-        explained: String,
-        /// What failed. It is not a source: the explanation contains it.
-        error: Box<SandboxError>,
-    },
-}
 
 /// What happens to a run's pods after they have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! `outrigger completions`: completion scripts.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -18,9 +17,9 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+pub(crate) fn execute(args: Args, mut program: Command) -> Result<Outcome, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "outrigger", &mut script);
+    clap_complete::generate(args.shell, &mut program, "outrigger", &mut script);
     terminal::print(&String::from_utf8_lossy(&script))?;
     Ok(Outcome::Fine)
 }

@@ -32,7 +32,8 @@ mod value;
 
 use std::process::ExitCode;
 
-use cli::Command;
+use clap::CommandFactory as _;
+use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     // A container's shim is this binary too. It forks, so it must run before there is a second thread.
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         let code = outrigger_embedded::shim_main(args);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
-    if first.is_some_and(|first| first == node::HOLD_CONNECTION) {
+    if first.is_some_and(|first| first == runtime::HOLD_CONNECTION) {
         outrigger_cri::hold_connection();
         return ExitCode::SUCCESS;
     }
@@ -71,8 +72,8 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::execute(args),
         Command::Doctor(args) => doctor::execute(args),
         Command::Operator(args) => operator::execute(args),
-        Command::Completions(args) => completions::execute(args),
-        Command::Man(args) => man::execute(args),
+        Command::Completions(args) => completions::execute(args, Cli::command()),
+        Command::Man(args) => man::execute(args, Cli::command()),
     };
     outcome::exit_code(result)
 }

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::Command;
 
-use crate::cli::Cli;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -20,18 +19,18 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
+pub(crate) fn execute(args: Args, program: Command) -> Result<Outcome, Failure> {
     match args.dir {
         Some(dir) => {
             let shown = dir.display();
             std::fs::create_dir_all(&dir)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), &dir))
+                .and_then(|()| clap_mangen::generate_to(program, &dir))
                 .with_context(|| format!("cannot write manual pages to {shown}"))
                 .map_err(Failure::Input)?;
         }
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            clap_mangen::Man::new(program).render(&mut page)?;
             terminal::print(&String::from_utf8_lossy(&page))?;
         }
     }

@@ -46,9 +46,6 @@ TimeoutStopSec=@STOP@
 WantedBy=multi-user.target
 ";
 
-/// The first argument of the process that holds a node's connection to a container runtime.
-pub(crate) const HOLD_CONNECTION: &str = "hold-connection";
-
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

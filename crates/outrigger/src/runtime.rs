@@ -14,8 +14,10 @@ use outrigger_node::read::{OciSettings, RuntimeKind, class_of};
 use outrigger_node::work::Work;
 use outrigger_runtime::{Owner, RuntimeError};
 
-use crate::node::HOLD_CONNECTION;
 use crate::outcome::Failure;
+
+/// The first argument of the process that holds a node's connection to a container runtime.
+pub(crate) const HOLD_CONNECTION: &str = "hold-connection";
 
 /// The default file of runtime classes.
 const RUNTIMES_FILE: &str = "/etc/outrigger/runtimes.toml";

@@ -1,11 +1,9 @@
 //! Container logs: files in CRI format, written and rotated by the runtime, and their readers.
 
 mod file;
-mod follower;
 mod watcher;
 
 pub use file::{LogReader, attempts, lost_text};
 pub use watcher::{Changed, Watcher};
 
 pub(crate) use file::{last_bytes, open_all};
-pub(crate) use follower::LogFollower;

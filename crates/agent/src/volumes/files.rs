@@ -9,8 +9,9 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Secret, Volume};
 use outrigger_lifecycle::ROOT_CA;
 
-use super::{Source, VolumeError};
+use super::Source;
 use crate::reference::ReferenceError;
+use crate::volume_error::VolumeError;
 
 /// The default mode of files.
 const MODE_DEFAULT: i32 = 0o644;

@@ -1,12 +1,12 @@
 //! `hostPath` volumes and their type checks.
 
-use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::VolumeError;
+pub use crate::volume_error::HostPathFault;
+use crate::volume_error::{VolumeError, out_of_reach};
 
 /// Checks that the path matches `kind`, creating it if the kind allows that.
 pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
@@ -40,36 +40,6 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
     match fault(path, kind) {
         None => Ok(()),
         Some(fault) => Err(VolumeError::HostPathType { path: at(), fault }),
-    }
-}
-
-/// Why a path is out of reach, if waiting does not change that.
-pub(super) fn out_of_reach(error: &io::Error) -> Option<HostPathFault> {
-    match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Some(HostPathFault::Denied),
-        ErrorKind::NotADirectory => Some(HostPathFault::Other("below a directory")),
-        _ => None,
-    }
-}
-
-/// Why a host path does not match its type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostPathFault {
-    /// It does not exist.
-    Missing,
-    /// This user may not use it.
-    Denied,
-    /// It, or something above it, is something else. Contains what was expected: `a directory`.
-    Other(&'static str),
-}
-
-impl fmt::Display for HostPathFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HostPathFault::Missing => f.write_str("does not exist"),
-            HostPathFault::Denied => f.write_str("cannot be used by this user"),
-            HostPathFault::Other(wanted) => write!(f, "is not {wanted}"),
-        }
     }
 }
 

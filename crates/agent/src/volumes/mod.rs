@@ -3,7 +3,6 @@
 //! Volumes are set up before the first container and exist until the pod has ended, so they survive restarts.
 //! Setting up again does not change existing volumes. Secrets are kept in memory only.
 
-mod error;
 mod files;
 pub mod host_path;
 mod mounts;
@@ -26,8 +25,7 @@ use crate::cause::{SandboxError, SpecError};
 use crate::expand::expand;
 use crate::fields::Fields;
 use crate::quantity;
-pub(crate) use error::MountError;
-pub use error::VolumeError;
+use crate::volume_error::{MountError, VolumeError};
 pub(crate) use mounts::remove_tree;
 use ownership::{Access, ChangePolicy};
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Draft, nearest, options};
-use crate::job::backoff_range;
+use crate::backoff::backoff_range;
 
 /// The prefix of all of Outrigger's annotations.
 pub const PREFIX: &str = "outrigger.dev/";

@@ -18,7 +18,6 @@ pub use check::validate_job_fields;
 pub use decide::{JobDecision, PodOrder, decide_job};
 pub use indexes::Indexes;
 pub use observation::{ContainerExit, JobEnd, JobObservation, JobOutcome, JobPod};
-pub(crate) use plan::backoff_range;
 pub use plan::{ExitCodes, FailureAction, FailureRule, JobPlan, SuccessRule};
 pub use schedule::check_schedule;
 pub use status::job_status;

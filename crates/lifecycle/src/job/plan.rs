@@ -1,10 +1,10 @@
 //! The plan of a Job, with Kubernetes' defaults filled in.
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyRule, SuccessPolicyRule};
-use outrigger_text::duration_ms;
 use serde::{Deserialize, Serialize};
 
 use super::indexes::Indexes;
+use crate::backoff::backoff_range;
 use crate::dialect::annotations::POD_BACKOFF;
 
 /// Kubernetes' delay after the first failed pod, and the longest delay.
@@ -158,12 +158,6 @@ impl From<&Job> for JobPlan {
             backoff_ms_max,
         }
     }
-}
-
-/// Parses `1s..60s`.
-pub(crate) fn backoff_range(text: &str) -> Option<(u64, u64)> {
-    let (first, longest) = text.split_once("..")?;
-    Some((duration_ms(first)?, duration_ms(longest)?)).filter(|(first, longest)| first <= longest)
 }
 
 fn failure_rule(rule: &PodFailurePolicyRule) -> Option<FailureRule> {

@@ -21,9 +21,9 @@ use super::wire::{
     Accepted, Answer, Applied, Frame, Frames, Hello, PodState, REQUEST_MAX, Request, RunState, VERSION,
 };
 use super::{exec, logs};
+use crate::pod_check::CheckError;
 use crate::read::ReadError;
 use crate::record::RunRecord;
-use crate::supervisor::CheckError;
 
 /// Maximum number of connections. For a further one the oldest that has not sent a request is closed; if there
 /// is none, it is refused with a message.

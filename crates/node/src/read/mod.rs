@@ -6,7 +6,6 @@
 mod confinement;
 mod limits;
 mod machine;
-mod options;
 mod publish;
 mod runtime_classes;
 
@@ -17,10 +16,10 @@ use outrigger_lifecycle::{Plan, PodSecurityLevel, Severity};
 use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Workload, check, check_level, render};
 use outrigger_runtime::NetworkMode;
 
+pub use crate::read_options::RunReadOptions;
 use crate::record::RunRecord;
 use crate::work::{PlannedPod, Work};
 
-pub use options::RunReadOptions;
 pub use runtime_classes::{OciSettings, class_of};
 
 /// What manifests are checked against, besides the rules of Kubernetes.

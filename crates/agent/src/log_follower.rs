@@ -12,9 +12,8 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::file::{LogReader, attempts};
-use super::watcher::Watcher;
 use crate::event::{AgentEventKind, Emitter, LOG_ROOM, LogBatch};
+use crate::log::{LogReader, Watcher, attempts};
 
 enum Command {
     Follow { dir: PathBuf, container: usize, events: Emitter },

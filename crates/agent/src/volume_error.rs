@@ -1,11 +1,11 @@
 //! Why a volume cannot be created or mounted.
 
-use std::io;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use outrigger_lifecycle::{QuantityError, SandboxCause, StartCause};
 
-use super::host_path::{HostPathFault, out_of_reach};
 use crate::reference::ReferenceError;
 
 /// Why a volume cannot be created.
@@ -180,6 +180,36 @@ impl MountError {
                 Some(StartCause::BadReference)
             }
             MountError::SubPath { .. } | MountError::Propagation(_) => None,
+        }
+    }
+}
+
+/// Why a path is out of reach, if waiting does not change that.
+pub(crate) fn out_of_reach(error: &io::Error) -> Option<HostPathFault> {
+    match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Some(HostPathFault::Denied),
+        ErrorKind::NotADirectory => Some(HostPathFault::Other("below a directory")),
+        _ => None,
+    }
+}
+
+/// Why a host path does not match its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPathFault {
+    /// It does not exist.
+    Missing,
+    /// This user may not use it.
+    Denied,
+    /// It, or something above it, is something else. Contains what was expected: `a directory`.
+    Other(&'static str),
+}
+
+impl fmt::Display for HostPathFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HostPathFault::Missing => f.write_str("does not exist"),
+            HostPathFault::Denied => f.write_str("cannot be used by this user"),
+            HostPathFault::Other(wanted) => write!(f, "is not {wanted}"),
         }
     }
 }
