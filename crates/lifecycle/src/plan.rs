@@ -307,8 +307,7 @@ pub struct ContainerPlan {
     /// over (G-48).
     #[serde(default)]
     pub run_once: bool,
-    /// The longest time from its stop signal to KILL, if that is shorter than the remaining grace period
-    /// (D7).
+    /// The longest time from its stop signal to KILL, if it is shorter than what the grace period leaves (KD7).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_ms: Option<u64>,
 }
@@ -350,7 +349,7 @@ pub struct Plan {
     /// The part of the grace period that is reserved for the containers that stop after the mains (G-24,
     /// G-25).
     pub sidecar_grace_ms: u64,
-    /// How long sidecars keep running after the mains have ended (D7).
+    /// How long sidecars run on after the mains are done (KD7).
     #[serde(default)]
     pub sidecar_delay_ms: u64,
     /// `activeDeadlineSeconds`.

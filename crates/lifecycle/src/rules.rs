@@ -111,7 +111,7 @@ pub fn all_keepers(
     any
 }
 
-/// Until when sidecars keep running although the mains have ended (D7); `None` if they do not.
+/// How long the running sidecars of a pod whose mains are done run on (KD7); `None`: not at all.
 pub fn sidecars_run_until(plan: &Plan, obs: &Observation) -> Option<Time> {
     let containers = || plan.containers.iter().zip(&obs.containers);
     let runs = containers().any(|(p, c)| p.role == Role::Sidecar && c.state.is_alive());
@@ -136,8 +136,8 @@ pub fn gate_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
         // (see `Observation::recover`).
         Need::Started => c.was_started || is_started(p, c) || final_exit(p, c).is_some_and(|e| !e.failed()),
         Need::Ready if gate.every_start => is_ready(p, c),
-        // A container that will not be restarted does not block others if it has succeeded (LP-28, D10) or
-        // was ready. Otherwise, the result would depend on how fast images are pulled.
+        // A container that will not be restarted does not block others if it has succeeded (LP-28, KD10) or
+        // was ready: had their images, or what else they wait for, come sooner, they would be running.
         Need::Ready => {
             is_ready(p, c)
                 || final_exit(p, c).is_some_and(|e| !e.failed() || c.was_ready)

@@ -1,6 +1,6 @@
 //! The container recreate request: v1beta1 of OpenKruise's `apps.kruise.io`, field by field.
 //!
-//! Two fields are extensions: `strategy.action` (D4: with `Stop` the container is not expected back) and the
+//! Two fields are extensions: `strategy.action` (KD4: with `Stop` the container is not expected back) and the
 //! id of the container an agent has decided to stop, so that it is stopped only once, even if the agent
 //! crashes in between.
 
@@ -71,7 +71,7 @@ pub struct Target {
     /// Copied from the pod, if the hook is an HTTP request.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<ContainerPort>,
-    /// The longest time from its stop signal to KILL, if it is shorter than what the request's grace period leaves (D7).
+    /// The longest time from its stop signal to KILL, if it is shorter than what the request's grace period leaves (KD7).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
     /// The instance that existed when the request was created.
@@ -228,7 +228,7 @@ impl From<String> for Progress {
 }
 
 impl RecreateState {
-    /// Fails a container that has no result yet, because its request ends (D3).
+    /// Fails a container that has no result yet, because its request ends (KD3).
     pub fn fail_if_open(&mut self, message: &str) {
         if !self.phase.is_final() {
             (self.phase, self.message) = (Progress::Failed, message.to_owned());

@@ -42,7 +42,7 @@ pub const CRR_UNREADY: &str = "crr.apps.kruise.io/unready-acquired";
 pub const CRR_SNAPSHOT: &str = "crr.apps.kruise.io/sync-container-statuses";
 /// Condition of a request whose pod was made unready.
 pub const CRR_GRACE: &str = "PreRecreateGrace";
-/// Condition with the result of a request as a whole (D3).
+/// Condition with the result of a request as a whole (KD3).
 pub const CRR_SUCCEEDED: &str = "Succeeded";
 /// Annotation of a request whose last container is stopped only when its pod has a result, so that the exit
 /// code of that container cannot become the result.

@@ -331,7 +331,7 @@ impl<'p> Checker<'p> {
         keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
     }
 
-    /// Whether sidecars run on after the mains (D7).
+    /// Whether sidecars run on after the mains (KD7).
     fn runs_on(&self, now: Time) -> bool {
         let sidecar = |i: usize| self.plan.containers[i].role == Role::Sidecar && self.books[i].alive;
         let keepers = (0..self.books.len()).filter(|&i| self.plan.containers[i].keeps_alive);

@@ -8,7 +8,11 @@ use regex_lite::Regex;
 
 /// The cycles that there are, with their reason. The top-level modules of a crate that depend on each other.
 const KNOWN: [(&str, &[&str], &str); 2] = [
-    ("cri", &["adopt", "containers", "pods", "wait"], "the methods of one type, a file for each group of calls"),
+    (
+        "cri",
+        &["adopt", "containers", "pods", "wait"],
+        "the methods of one type, a file for each group of calls",
+    ),
     (
         "embedded",
         &["container", "oci", "protocol", "seccomp", "userns"],
@@ -80,7 +84,9 @@ fn uses(src: &Path) -> Uses {
     let path = Regex::new(r"\b(crate|super(?:::super)*)::(\w+|\{)").expect("a pattern");
     let mut all = Uses::new();
     for (module, file) in &modules {
-        let Some(own) = module.first().filter(|_| !module.iter().any(|part| part == "tests")) else { continue };
+        let Some(own) = module.first().filter(|_| !module.iter().any(|part| part == "tests")) else {
+            continue;
+        };
         let code = code_of(&fs::read_to_string(file).expect("a source"));
         for found in path.captures_iter(&code) {
             let is_from_root = &found[1] == "crate" || found[1].split("::").count() == module.len();
@@ -117,7 +123,11 @@ fn cycles(uses: &Uses) -> BTreeSet<BTreeSet<String>> {
     let reach: BTreeMap<&String, BTreeSet<String>> =
         uses.keys().map(|module| (module, reachable(uses, module))).collect();
     let cycle = |module: &String| -> BTreeSet<String> {
-        reach[module].iter().filter(|other| reach.get(other).is_some_and(|r| r.contains(module))).cloned().collect()
+        reach[module]
+            .iter()
+            .filter(|other| reach.get(other).is_some_and(|r| r.contains(module)))
+            .cloned()
+            .collect()
     };
     uses.keys().map(cycle).filter(|cycle| cycle.len() > 1).collect()
 }
@@ -129,7 +139,9 @@ fn modules_do_not_depend_on_each_other() {
     for entry in fs::read_dir(crates).expect("the crates").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if entry.path().join("src").is_dir() {
-            found.extend(cycles(&uses(&entry.path().join("src"))).into_iter().map(|cycle| (name.clone(), cycle)));
+            found.extend(
+                cycles(&uses(&entry.path().join("src"))).into_iter().map(|cycle| (name.clone(), cycle)),
+            );
         }
     }
     let known: BTreeSet<(String, BTreeSet<String>)> = KNOWN

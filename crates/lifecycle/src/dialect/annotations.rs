@@ -41,7 +41,7 @@ pub const RUN_ONCE: &str = "outrigger.dev/run-once";
 pub const LAUNCH_TIMEOUT: &str = "outrigger.dev/launch-timeout";
 /// The waits before a Job replaces a failed pod.
 pub const POD_BACKOFF: &str = "outrigger.dev/pod-backoff";
-/// When the operator opened a barrier. The kubelet syncs a pod at once when its metadata changes (D9).
+/// When the operator opened a barrier. The kubelet syncs a pod at once when its metadata changes (KD9).
 pub const BARRIER_OPENED: &str = "outrigger.dev/barrier-opened";
 /// When the operator wrote the result of a pod. The kubelet syncs a pod when its metadata changes, not its status.
 pub const RESULT_WRITTEN: &str = "outrigger.dev/result-written";

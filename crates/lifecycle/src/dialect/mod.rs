@@ -150,9 +150,8 @@ impl<'a> Draft<'a> {
         Ok(Planned { plan: self.plan, warnings: self.findings })
     }
 
-    /// Derives the stop order, which is the reverse of the start order: a container that starts after another
-    /// stops before it. Launch priority is the exception. It orders only starts, and the stops of sidecars
-    /// that end with their mains (D7).
+    /// A container that starts after another stops before it: the stop order is the reverse of the start
+    /// order. Launch priority is the exception, it only orders starts, and the stops of sidecars that end with their mains (KD7).
     fn stop_edges(&mut self, explicit: &depends_on::Graph) {
         let n = self.plan.containers.len();
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); n];

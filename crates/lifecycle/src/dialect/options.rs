@@ -222,7 +222,7 @@ pub(super) fn restart_backoff(draft: &mut Draft<'_>, value: &str) -> Result<(), 
     Ok(())
 }
 
-/// `proxy=5s, logs=1500ms` (D7).
+/// `proxy=5s, logs=1500ms` (KD7).
 pub(super) fn stop_grace(draft: &mut Draft<'_>, value: &str) -> Result<(), Unexpected> {
     for part in value.split(',').map(str::trim) {
         let parsed = part.split_once('=').and_then(|(name, time)| Some((name.trim(), duration_ms(time)?)));

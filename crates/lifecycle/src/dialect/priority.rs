@@ -70,7 +70,7 @@ pub fn add_levels(plan: &mut Plan, levels: &[(usize, i64)]) {
     order_marked(plan);
 }
 
-/// The stop order of marked sidecars as pairs (stops first, stops next): lower levels stop first (D7).
+/// Marked sidecars of lower levels stop first (KD7): pairs (stops first, stops next).
 pub(super) fn stop_edges(plan: &Plan) -> Vec<(usize, usize)> {
     let is_marked = |i: usize| plan.containers[i].dialect == Some(Dialect::Terminator);
     let gates =

@@ -162,8 +162,8 @@ fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<
     (plan.restart_policy == RestartPolicy::Never && ran).then_some(StopCause::SandboxLost)
 }
 
-/// A container that waits for something that can no longer happen (LP-28, D10), and the container it waits
-/// for. It waits for its first start or, with a fence, for a restart.
+/// A container that waits for something that can no longer happen (LP-28, KD10), either for its first start
+/// or, with a fence, for a restart.
 fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
         if !run::wants_start(p, c) {

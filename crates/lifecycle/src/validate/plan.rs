@@ -166,7 +166,7 @@ impl View<'_> {
         }
     }
 
-    /// The finding for a gate on the readiness of a container that obviously runs to completion (LP-28, D10).
+    /// A gate on the readiness of a container that obviously runs to completion (LP-28, KD10).
     fn ends(&self, waits: &ContainerPlan, gate: &Gate, target: &ContainerPlan) -> Finding {
         let path = self.origin(waits, gate.dialect);
         let (who, on) = (words::quote(&waits.name), words::quote(&target.name));

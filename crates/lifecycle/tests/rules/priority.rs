@@ -78,7 +78,7 @@ fn a_level_waits_until_every_higher_level_is_ready_at_that_moment_lp_23_lp_26() 
 }
 
 #[test]
-fn a_level_that_has_done_its_work_is_passed_lp_28_d10() {
+fn a_level_that_has_done_its_work_is_passed_lp_28_kd10() {
     for (code, over) in [(0, false), (1, true)] {
         let mut play = Play::of(&pod(json!({
             "restartPolicy": "Never",
@@ -122,7 +122,7 @@ fn launch_priority_does_not_order_the_stop() {
 }
 
 #[test]
-fn marked_sidecars_stop_in_reverse_order_of_their_priorities_d7() {
+fn marked_sidecars_stop_in_reverse_order_of_their_priorities_kd7() {
     let marked = |n: &str, level: &str| env(n, &[(KILL, "true"), (PRIORITY, level)]);
     let spec =
         json!({"restartPolicy": "Never", "containers": [c("app"), marked("s1", "10"), marked("s2", "5")]});
@@ -155,7 +155,7 @@ fn priorities_order_the_others_where_sidecars_are_named() {
 }
 
 #[test]
-fn levels_become_native_sidecars_in_their_order_d14() {
+fn levels_become_native_sidecars_in_their_order_kd14() {
     let p = |n: &str, v: &str| env(n, &[(PRIORITY, v)]);
     let mut hooked = p("hooked", "1");
     hooked["lifecycle"] = json!({"postStart": {"exec": {"command": ["wait"]}}});

@@ -75,7 +75,7 @@ fn a_reserve_is_shared_among_the_later_stages_g24_g25() {
 }
 
 #[test]
-fn a_grace_of_its_own_is_stored_with_the_turn_d7() {
+fn a_grace_of_its_own_is_stored_with_the_turn_kd7() {
     let spec = json!({"initContainers": sidecars(&["s0"]), "containers": [{"name": "app"}]});
     let plan = planned(&annotated(json!({"outrigger.dev/stop-grace": "s0=1s"}), spec));
     let own: Vec<Option<u64>> = stop_turns(&plan, 10_000).iter().map(|turn| turn.own_grace_ms).collect();

@@ -222,7 +222,7 @@ fn an_exit_code_that_is_always_retried_does_not_count_in_the_plan() {
 }
 
 #[test]
-fn sidecars_can_run_on_after_the_mains_d7() {
+fn sidecars_can_run_on_after_the_mains_kd7() {
     let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
     let input = annotated(
         json!({"outrigger.dev/sidecar-delay": "3s"}),
@@ -255,7 +255,7 @@ fn sidecars_can_run_on_after_the_mains_d7() {
 }
 
 #[test]
-fn a_container_can_have_a_shorter_grace_of_its_own_d7() {
+fn a_container_can_have_a_shorter_grace_of_its_own_kd7() {
     let s = |n: &str| json!({"name": n, "restartPolicy": "Always"});
     let mut play = Play::of(&annotated(
         json!({"outrigger.dev/stop-grace": "s1=1s, app=5s"}),

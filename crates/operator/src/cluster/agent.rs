@@ -51,7 +51,7 @@ const WORKERS: usize = 512;
 const WRITES_MAX: u32 = 8;
 /// How often a container in progress is checked.
 const POLL: Duration = Duration::from_millis(250);
-/// How often every pod with a request is checked, regardless of events (D1).
+/// How often every pod with a request is checked, regardless of events (KD1).
 const RESYNC: Duration = Duration::from_secs(10);
 
 struct Agent {
@@ -91,7 +91,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
     let runtime = loop {
         match NodeRuntime::connect(options.endpoint.as_deref()).await {
             Ok(runtime) => break runtime,
-            // The runtime may start later: the parts of a node start in any order (D18).
+            // The runtime may start later: the parts of a node start in any order (KD18).
             Err(error) => tracing::warn!(%error, "no container runtime yet"),
         }
         tokio::time::sleep(Duration::from_secs(5)).await;

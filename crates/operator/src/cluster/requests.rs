@@ -198,7 +198,7 @@ fn with_condition(request: &Request, condition: Value) -> Vec<Value> {
     all
 }
 
-/// Writes the result: final for every container, and one for the request (D3). Never overwrites an earlier
+/// Writes the result: final for every container, and one for the request (KD3). Never overwrites an earlier
 /// result.
 pub(crate) async fn complete(
     api: &Api<Request>,

@@ -42,7 +42,7 @@ pub(crate) struct Webhook {
 /// Who may create container recreate requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Requesters {
-    /// Users who may create requests, and who may delete the pod or execute commands in it (D19).
+    /// Users who may create requests, and who may delete the pod or execute commands in it (KD19).
     #[default]
     WithRightsOnPod,
     /// All users who may create requests, as in OpenKruise (CRR-16).
@@ -170,7 +170,7 @@ impl Webhook {
         }
     }
 
-    /// D19: a request restarts containers, so the user needs a permission on the pod that allows as much.
+    /// KD19: a request restarts containers, so the user needs a permission on the pod that allows as much.
     async fn check_requester(&self, request: &Value, namespace: &str) -> Result<(), Refusal> {
         let user = request["userInfo"]["username"].as_str().unwrap_or_default();
         let pod = request["object"]["spec"]["podName"].as_str().unwrap_or_default();
@@ -350,7 +350,7 @@ mod tests {
         let hook = webhook(Agents::NotInstalled, Requesters::All);
         let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
         assert_eq!(answer["response"]["status"]["code"], 403, "CRR-W-11, CRR-8: {answer}");
-        // If the API server cannot be asked about the user, the request is denied (D19).
+        // If the API server cannot be asked about the user, the request is denied (KD19).
         let hook = webhook(Agents::Installed, Requesters::WithRightsOnPod);
         let answer = hook.answer("/mutate-requests", body.as_bytes()).await.expect("an answer");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Changes to a pod that is being created (LP-1 to LP-12, D8, D12).
+//! Changes to a pod that is being created (LP-1 to LP-12, KD8, KD12).
 //!
 //! Pods that use none of the features are not changed, and are not even sent here: the webhook's match
 //! conditions filter them out. A pod that asks for something impossible is refused with a clear message,
@@ -122,7 +122,7 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
 const OPTIONS: [&str; 4] = ["limit", "option", "sidecar-grace", "stop-grace"];
 
 /// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
-/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (D5). `own_policies` says whether
+/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (KD5). `own_policies` says whether
 /// the API server takes a restart policy for that.
 ///
 /// # Errors

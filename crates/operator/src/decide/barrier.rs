@@ -1,4 +1,4 @@
-//! Which keys of a pod's barrier to publish (LP-16 to LP-34, D8 to D11).
+//! Which keys of a pod's barrier to publish (LP-16 to LP-34, KD8 to KD11).
 //!
 //! Level-triggered: the input is the current pod and ConfigMap, the output is what is missing. A key is due
 //! when the gates of its containers are open, or one of them has run before; due keys are published whenever
@@ -79,7 +79,7 @@ pub enum BarrierStep {
         /// Every key is published.
         completed: bool,
     },
-    /// End the pod: a container waits for something that can no longer happen (D10).
+    /// End the pod: a container waits for something that can no longer happen (KD10).
     Fail {
         /// Why.
         message: String,
@@ -255,7 +255,7 @@ fn unused(view: &ObservedPod, held: &BTreeSet<String>, earned: &BTreeSet<String>
     keys.filter(|key| held.contains(*key) && !earned.contains(*key)).cloned().collect()
 }
 
-/// A container that waits for something that can no longer happen (LP-28, D10).
+/// A container that waits for something that can no longer happen (LP-28, KD10).
 fn hopeless(view: &ObservedPod, waiting: &[(usize, &Gate)]) -> Option<String> {
     let (plan, obs) = (&view.plan, &view.observation);
     let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_hopeless(plan, obs, *i, gate))?;
@@ -276,7 +276,7 @@ impl Launch {
     }
 
     /// Annotates the pod: when every key is published, and whenever a container's key exists and the kubelet
-    /// may not have seen it (D9).
+    /// may not have seen it (KD9).
     fn wake(
         &mut self,
         view: &ObservedPod,
@@ -316,7 +316,7 @@ impl Launch {
         }
     }
 
-    /// Reports which containers are waited for when it takes too long, and when that is over (D11).
+    /// Reports which containers are waited for when it takes too long, and when that is over (KD11).
     fn report(&mut self, view: &ObservedPod, waiting: &[(usize, &Gate)], now: Time) {
         if view.problem.is_some() {
             // It is not known who waits for whom.

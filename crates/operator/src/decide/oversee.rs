@@ -1,4 +1,4 @@
-//! The operator's next step for a container recreate request (CRR-17 to CRR-28, D3).
+//! The operator's next step for a container recreate request (CRR-17 to CRR-28, KD3).
 
 use outrigger_lifecycle::{State, Time, rules};
 use serde_json::{Value, json};
@@ -30,9 +30,9 @@ pub enum OverseeStep {
     },
     /// Write the kubelet's status of the containers.
     Snapshot(Vec<Snapshot>),
-    /// Record that the pod has its result, so that its last container can be stopped (D5).
+    /// Record that the pod has its result, so that its last container can be stopped (KD5).
     ResultWritten,
-    /// Write into the status what the request is waiting for (D17).
+    /// Write into the status what the request is waiting for (KD17).
     Note(String),
     /// Write the states: a container has failed, and the agent decides what that means for the others.
     States(Vec<RecreateState>),
@@ -74,9 +74,9 @@ pub const RESPONSE_MS: u64 = 60_000;
 const RESPONSE_ABSENT_MS: u64 = 15_000;
 /// An agent that has not begun by then is reported in the status.
 const SILENT_MS: u64 = 5_000;
-/// An agent that is gone for this long does not finish its work (D3).
+/// An agent that is gone for this long does not finish its work (KD3).
 const ABSENT_MS: u64 = 60_000;
-/// Every request ends: this long after its grace periods, if it has no deadline (D3).
+/// Every request ends: this long after its grace periods, if it has no deadline (KD3).
 pub const DEADLINE_MS: u64 = 10 * 60_000;
 /// The message of a request that no agent has served.
 pub const UNSERVED: &str = "daemon has not responded for a long time";
@@ -138,7 +138,7 @@ impl Oversight {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
-    /// The result of a request that no agent serves, in every phase (CRR-20, D3, D17).
+    /// The result of a request that no agent serves, in every phase (CRR-20, KD3, KD17).
     fn check_agent(&mut self, request: &Request, agent: Agent, now: Time) -> Option<OverseeStep> {
         let created = created(request);
         let node = request.label(names::CRR_NODE).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Validates a container recreate request and fills in its fields (CRR-7 to CRR-16, D15, D16).
+//! Validates a container recreate request and fills in its fields (CRR-7 to CRR-16, KD15, KD16).
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, LifecycleHandler, Pod};
 use outrigger_lifecycle::{RestartPolicy, Time, rules};
@@ -375,7 +375,7 @@ fn context(status: &ContainerStatus) -> Option<StatusContext> {
     Some(StatusContext { container_id, restart_count: status.restart_count })
 }
 
-/// The hook unchanged, whatever its kind (D15).
+/// The hook unchanged, whatever its kind (KD15).
 fn pre_stop(container: &Container) -> Option<LifecycleHandler> {
     container.lifecycle.as_ref()?.pre_stop.clone()
 }

@@ -1,4 +1,4 @@
-//! The node agent's next step for a container recreate request (CRR-29 to CRR-50, D1 to D4, D15).
+//! The node agent's next step for a container recreate request (CRR-29 to CRR-50, KD1 to KD4, KD15).
 //!
 //! One small step at a time: each step is recorded before it is taken, and its result is read from the
 //! runtime, so an agent that is killed at any point finishes its work, once.
@@ -287,7 +287,7 @@ fn is_last(states: &[RecreateState], index: usize) -> bool {
     states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
 }
 
-/// Whether the pod needs its result now (D5): the agent is about to stop the last container of a request, or all that
+/// Whether the pod needs its result now (KD5): the agent is about to stop the last container of a request, or all that
 /// are left if they have no order, or is stopping them. Also after it was written: a kubelet that was just writing an older
 /// status overwrites the result.
 pub fn needs_result(request: &Request) -> bool {
@@ -393,7 +393,7 @@ pub fn hook_seconds(grace: i64) -> u64 {
     u64::try_from(grace).unwrap_or(0)
 }
 
-/// Seconds from a container's stop signal to KILL, after its hook took this long. `own` is the container's own limit (D7).
+/// Seconds from a container's stop signal to KILL, after its hook took this long. `own` is the container's own limit (KD7).
 pub fn stop_seconds(grace: i64, own: Option<i64>, hook_took_ms: u64) -> u64 {
     let left = match u64::try_from(grace).unwrap_or(0) {
         0 => 0,
@@ -437,7 +437,7 @@ fn container_progress(
     let forced = strategy.force_recreate || request.only_stops();
     let Some(newest) = newest(instances, &target.name) else {
         return match (request.only_stops(), was_killed) {
-            // What is not there does not run (D4).
+            // What is not there does not run (KD4).
             (true, _) => progress(Progress::Succeeded, "", None),
             (false, true) => progress(Progress::Recreating, "", None),
             (false, false) => progress(Progress::Pending, NOT_FOUND, None),

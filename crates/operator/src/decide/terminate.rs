@@ -1,4 +1,4 @@
-//! Which sidecars of a pod to stop once its mains are done (ST-1 to ST-29, D4 to D7).
+//! Which sidecars of a pod to stop once its mains are done (ST-1 to ST-29, KD4 to KD7).
 //!
 //! Level-triggered like everything here: each call sees the pod, the node and earlier requests, and returns
 //! the next steps. It ends in every case: a sidecar that never started, was restarted by the kubelet, is in
@@ -16,7 +16,7 @@ use crate::view::ObservedPod;
 pub enum Node {
     /// A machine with an agent.
     Machine,
-    /// A machine in a cluster where the agent is not installed (D17).
+    /// A machine in a cluster where the agent is not installed (KD17).
     WithoutAgent,
     /// Not a machine: only the API can be used (ST-5).
     Virtual,
@@ -50,7 +50,7 @@ pub struct Past {
     pub targets: Vec<(String, String)>,
     /// Instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
-    /// The agent is about to stop the last container, or is stopping it: the pod must have its result (D5).
+    /// The agent is about to stop the last container, or is stopping it: the pod must have its result (KD5).
     pub needs_result: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum TerminateStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultTime {
     /// Right before its last sidecar is told to stop, after the hooks; or all of them, if they have no order: the
-    /// sidecar's exit code cannot become the result, and the kubelet does not restart it (D5).
+    /// sidecar's exit code cannot become the result, and the kubelet does not restart it (KD5).
     BeforeLastStop,
     /// When the kubelet sets it, from all exit codes.
     ByKubelet,
@@ -153,13 +153,13 @@ pub fn is_of_interest(view: &ObservedPod) -> bool {
 /// The kubelet reports full seconds.
 const EXIT_TIME_PRECISION_MS: u64 = 1_000;
 
-/// When the sidecars of a pod are stopped, if they run on after its mains (D7).
+/// When the sidecars of a pod are stopped, if they run on after its mains (KD7).
 pub fn delayed_until(view: &ObservedPod) -> Option<Time> {
     let until = rules::sidecars_run_until(&view.plan, &view.observation)?;
     is_of_interest(view).then(|| until + EXIT_TIME_PRECISION_MS)
 }
 
-/// The longest time from a container's stop signal to KILL, if it has one of its own (D7).
+/// The longest time from a container's stop signal to KILL, if it has one of its own (KD7).
 pub fn own_grace_seconds(view: &ObservedPod, name: &str) -> Option<i64> {
     let ms = view.plan.containers[view.plan.find(name)?].stop_grace_ms?;
     i64::try_from(ms.div_ceil(1_000)).ok()
@@ -174,7 +174,7 @@ fn ended_well(view: &ObservedPod, i: usize) -> bool {
 }
 
 /// The container that makes the pod fail, by the rules of every other pod: a main, or a sidecar that has failed by
-/// itself and is neither restarted nor ignored (D5).
+/// itself and is neither restarted nor ignored (KD5).
 fn failed(view: &ObservedPod, past: &[Past]) -> Option<usize> {
     let told = |i: usize| {
         let c = &view.containers[i];
@@ -316,7 +316,7 @@ fn swap(view: &ObservedPod, containers: &[usize], steps: &mut Vec<TerminateStep>
     true
 }
 
-/// ST-13, D4, D7: a request for the running ones, unless one is in progress.
+/// ST-13, KD4, KD7: a request for the running ones, unless one is in progress.
 fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<TerminateStep>) {
     if past.iter().any(|p| !p.finished) {
         return;
@@ -344,7 +344,7 @@ fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], ste
         false => ResultTime::BeforeLastStop,
     };
     // The kubelet would restart those that are stopped before the result, and a Job would count that as a failure: the
-    // result comes first, and then all are stopped (D4). It always comes before the last one.
+    // result comes first, and then all are stopped (KD4). It always comes before the last one.
     let comes_back = |i: &usize| !view.plan.containers[*i].restart.is_never();
     let before = order.split_last().map_or(&[][..], |(_, before)| before);
     let is_restarted = result == ResultTime::BeforeLastStop && before.iter().any(comes_back);

@@ -87,7 +87,7 @@ pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     }
 }
 
-/// D19: a request needs a permission on the pod.
+/// KD19: a request needs a permission on the pod.
 pub(crate) fn requesters_need_rights_on_the_pod(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));

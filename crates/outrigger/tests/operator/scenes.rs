@@ -300,7 +300,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
     let events = cluster.get(&["events", "--field-selector", "involvedObject.name=levels"]).expect("events");
     assert!(events.to_string().contains("`b` may start"), "{events}");
-    // D10: a condition that can no longer be met ends the pod, with a message.
+    // KD10: a condition that can no longer be met ends the pod, with a message.
     create(
         cluster,
         &pod(
@@ -316,7 +316,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
             && pod["status"]["message"].as_str()?.contains("`b` waits for `a`"))
         .then_some(())
     });
-    // D11: a launch that hangs reports what it waits for.
+    // KD11: a launch that hangs reports what it waits for.
     let hurried =
         json!({"outrigger.dev/launch-timeout": "1s", "apps.kruise.io/container-launch-priority": "Ordered"});
     create(cluster, &pod("hangs", hurried, json!([container("a", &[]), container("b", &[])])));

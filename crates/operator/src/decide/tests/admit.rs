@@ -105,7 +105,7 @@ fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
     // LP-E-01: c1 env[1], c2 env[2]
     assert_eq!(out["spec"]["containers"][0]["env"][1]["valueFrom"]["configMapKeyRef"]["key"], "p_0");
     assert_eq!(out["spec"]["containers"][1]["env"][2]["valueFrom"]["configMapKeyRef"]["key"], "p_10");
-    // D8: Kruise's name would be fake-barrier, for every pod of that name.
+    // KD8: Kruise's name would be fake-barrier, for every pod of that name.
     assert_eq!(barriers(&out).1.as_deref(), Some("fake-barrier-abcde12345"));
     for (id, name, level, map, key) in [
         ("LP-U-25", "test-pod", "3", "test-pod-barrier-abcde12345", "p_3"),
@@ -141,7 +141,7 @@ fn a_pod_whose_name_the_server_makes_keeps_that() {
 
 #[test]
 fn bad_priorities_are_refused_with_a_sentence() {
-    // LP-W-07, LP-6, D12: 422, not an internal error.
+    // LP-W-07, LP-6, KD12: 422, not an internal error.
     let from = json!([{"name": "KRUISE_CONTAINER_PRIORITY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
     let rows = [
         (priority("abc"), "launch priority \"abc\" is not a whole number"),
@@ -187,7 +187,7 @@ fn init_containers_are_not_looked_at() {
 
 #[test]
 fn a_barrier_somebody_else_wrote_is_replaced() {
-    // LP-W-14, LP-10, D12: a pod made from the dump of a live one.
+    // LP-W-14, LP-10, KD12: a pod made from the dump of a live one.
     let first = admitted(&pod(&[("a", priority("1")), ("b", Value::Null)])).pod;
     let mut dumped = first.clone();
     dumped["metadata"]["annotations"] = json!({names::COMPLETED: "true", names::BARRIER_OPENED: "x"});
@@ -326,7 +326,7 @@ proptest::proptest! {
 
 #[test]
 fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
-    // D5: otherwise the kubelet fails the pod when its mains are done.
+    // KD5: otherwise the kubelet fails the pod when its mains are done.
     let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
     let mut job = pod(&[("main", Value::Null), ("proxy", kill.clone()), ("own", kill)]);
     job["spec"]["restartPolicy"] = json!("Never");

@@ -212,7 +212,7 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
             "{bad}: {steps:?}"
         );
     }
-    // LP-31, D8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
+    // LP-31, KD8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
     let view = launching("a=1 b=0", "", "");
     let replaced = run(&view, &Map::OfPredecessor).steps;
     assert!(
@@ -229,7 +229,7 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
 
 #[test]
 fn publishing_wakes_the_kubelet() {
-    // D9, LP-14
+    // KD9, LP-14
     let refused = |name: &str| status(name, "waiting:CreateContainerConfigError");
     let mut object = object("a=1 b=0", "a", "");
     object["status"]["containerStatuses"] = json!([status("a", "ready"), refused("b")]);
@@ -267,7 +267,7 @@ fn publishing_wakes_the_kubelet() {
 
 #[test]
 fn a_level_is_passed_by_completion_and_ended_by_failure() {
-    // LP-28, D10
+    // LP-28, KD10
     let ended = |policy: &str, code: &str| {
         let mut object = object("a=1 b=0", "", "");
         object["spec"]["restartPolicy"] = json!(policy);
@@ -310,7 +310,7 @@ fn nothing_new_starts_in_a_pod_that_cannot_be_understood() {
 
 #[test]
 fn keys_of_containers_that_ran_come_back_at_any_time() {
-    // LP-15, LP-30, D8: also after completion.
+    // LP-15, LP-30, KD8: also after completion.
     let mut object = object("a=1 b=0", "b", "a");
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     object["status"]["containerStatuses"][0]["restartCount"] = json!(0);
@@ -341,7 +341,7 @@ fn a_chain_of_levels_is_followed_to_its_end() {
 
 #[test]
 fn a_launch_that_hangs_says_for_whom() {
-    // D11, issue 1422 of Kruise
+    // KD11, issue 1422 of Kruise
     let mut object = object("a=1 b=0", "", "");
     object["status"]["startTime"] = json!("2023-11-14T22:13:20Z");
     object["status"]["containerStatuses"] = json!([{

@@ -52,7 +52,7 @@ fn steps(request: &Request, pod: Option<&ObservedPod>) -> Vec<OverseeStep> {
 fn verdict(request: &Request, pod: Option<&ObservedPod>) -> String {
     match steps(request, pod).as_slice() {
         [OverseeStep::Complete { states, message }] => {
-            // D3, issue 2353 of Kruise: no container is left without a result.
+            // KD3, issue 2353 of Kruise: no container is left without a result.
             assert!(states.iter().all(|s| s.phase.is_final()) && states.len() == 2, "{states:?}");
             message.clone()
         }
@@ -82,7 +82,7 @@ fn every_request_gets_a_verdict() {
             "what was done was done"
         );
     }
-    // CRR-44, D3: there is a default deadline.
+    // CRR-44, KD3: there is a default deadline.
     let forgotten = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T21:00:00Z"));
     assert!(verdict(&forgotten, Some(&live)).contains("not finished after"));
     assert_eq!(verdict(&request(|_| {}), None), "pod has gone", "CRR-19");
@@ -111,7 +111,7 @@ fn an_agent_that_does_not_answer_is_reported() {
 
 #[test]
 fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
-    // D3, D17: in every phase, and the reason for waiting is reported.
+    // KD3, KD17: in every phase, and the reason for waiting is reported.
     let live = view("Always", "ready", |_| {});
     let ask = |phase: &str, since: Time| {
         let request = request(|r| {
@@ -196,7 +196,7 @@ fn a_pod_that_has_ended_is_a_result() {
 
 #[test]
 fn a_request_that_waits_for_the_result_is_told() {
-    // D5
+    // KD5
     let waiting = request(|r| {
         r["metadata"]["annotations"] = json!({names::CRR_RESULT_FIRST: "true"});
         r["spec"]["strategy"] = json!({"action": "Stop"});
@@ -321,7 +321,7 @@ fn finished_requests_are_tidied_away() {
 
 #[test]
 fn a_request_that_is_no_longer_active_gets_a_verdict() {
-    // D1: no agent watches it any more.
+    // KD1: no agent watches it any more.
     let pod = view("Always", "ready", |_| {});
     let request = request(|object| object["metadata"]["labels"] = json!({names::CRR_POD_UID: "u"}));
     assert!(verdict(&request, Some(&pod)).contains("was removed, so no agent serves it"));

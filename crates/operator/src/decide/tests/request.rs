@@ -81,7 +81,7 @@ fn requests_in_order_are_completed() {
                 .expect("in order");
         assert_eq!(out["metadata"]["labels"]["type"], "virtual-kubelet");
     }
-    // D15: a hook that sleeps is kept; ports only go with HTTP. D16: native sidecars too.
+    // KD15: a hook that sleeps is kept; ports only go with HTTP. KD16: native sidecars too.
     let spec = json!({"podName": "pod-0", "containers": [{"name": "naps"}, {"name": "mesh"}]});
     let out = try_create(spec, Some(&pod()), Some(Node::Machine)).expect("in order");
     assert_eq!(out["spec"]["containers"][0]["preStop"], json!({"sleep": {"seconds": 3}}));
@@ -117,7 +117,7 @@ fn requests_that_make_no_sense_are_refused() {
         ("CRR-W-23", containers(json!([{"name": "app", "ports": [{"containerPort": 1}]}]))),
         ("CRR-W-24", containers(json!([{"name": "new"}]))),
         ("CRR-W-26", strategy(json!({"failurePolicy": "Retry"}))),
-        ("D4", strategy(json!({"action": "Explode"}))),
+        ("KD4", strategy(json!({"action": "Explode"}))),
     ];
     for (id, spec) in rows {
         assert_eq!(try_create(spec, Some(&pod()), Some(Node::Machine)), Err(400), "{id}");

@@ -102,7 +102,7 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
     let missing = state(json!({}), none(), none(), &[]);
     assert_eq!(missing, (Progress::Pending, "not found container on Node".to_owned()), "CRR-D-21, row b");
     let stop = state(json!({"action": "Stop"}), none(), none(), &[]);
-    assert_eq!(stop, (Progress::Succeeded, String::new()), "D4: nothing to stop");
+    assert_eq!(stop, (Progress::Succeeded, String::new()), "KD4: nothing to stop");
     assert_eq!(
         state(json!({}), none(), none(), &[exited("a", 0)]).0,
         Progress::Recreating,
@@ -166,7 +166,7 @@ fn a_stop_that_fails_ends_the_request_or_not() {
     assert_eq!(kills, ["a-0"]);
     let ServeStep::Complete { states, message } = rest else { panic!("{rest:?}") };
     assert_eq!((states[0].phase, message.as_str()), (Progress::Failed, "container a failed: no"));
-    assert_eq!(states[1].phase, Progress::Failed, "D3: no container is left without a result");
+    assert_eq!(states[1].phase, Progress::Failed, "KD3: no container is left without a result");
     let mut lax = request(json!({"failurePolicy": "Ignore"}), &["a", "b"], json!([]), json!([]));
     assert_eq!(drive(&mut lax, &mut [running("a", 0), running("b", 0)], fails).0, ["a-0", "b-0"]);
 }
@@ -175,9 +175,9 @@ fn a_stop_that_fails_ends_the_request_or_not() {
 fn hook_and_stop_share_the_grace() {
     assert_eq!((hook_seconds(30), stop_seconds(30, None, 8_000)), (30, 22), "CRR-D-29");
     assert_eq!((hook_seconds(3), stop_seconds(3, None, 3_000)), (3, 2), "CRR-D-30");
-    // Kruise allows 2 s here; D15: a grace period of 0 is 0.
+    // Kruise allows 2 s here; KD15: a grace period of 0 is 0.
     assert_eq!((hook_seconds(0), stop_seconds(0, None, 0)), (0, 0), "CRR-D-31");
-    // D7: a container's own limit counts from its signal, and only shortens.
+    // KD7: a container's own limit counts from its signal, and only shortens.
     assert_eq!(
         [stop_seconds(30, Some(5), 0), stop_seconds(30, Some(5), 28_000), stop_seconds(30, Some(60), 0)],
         [5, 2, 30]
@@ -295,7 +295,7 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
 
 #[test]
 fn the_last_container_waits_for_the_pods_result() {
-    // D5: its exit code must not become the result.
+    // KD5: its exit code must not become the result.
     let mut stop =
         request(json!({"action": "Stop", "orderedRecreate": true}), &["a", "b"], json!([]), json!([]));
     stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
@@ -316,7 +316,7 @@ fn the_last_container_waits_for_the_pods_result() {
 
 #[test]
 fn containers_without_an_order_wait_for_the_result_together() {
-    // D4: the kubelet would restart the first while the hook of the second runs, and a Job counts restarts.
+    // KD4: the kubelet would restart the first while the hook of the second runs, and a Job counts restarts.
     let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
     stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
     for c in &mut stop.spec.containers {
@@ -344,7 +344,7 @@ fn containers_without_an_order_wait_for_the_result_together() {
 
 #[test]
 fn a_stop_is_done_when_the_container_is_gone() {
-    // D4
+    // KD4
     let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
     let (kills, rest) = drive(&mut stop, &mut [running("a", 3), exited("b", 0)], |_| Ok(()));
     assert_eq!(kills, ["a-3"], "what runs now is stopped, whichever instance it is");
@@ -354,7 +354,7 @@ fn a_stop_is_done_when_the_container_is_gone() {
 
 #[test]
 fn the_unready_grace_is_waited_for() {
-    // CRR-34, CRR-E-07: by the agent's own clock only (D2)
+    // CRR-34, CRR-E-07: by the agent's own clock only (KD2)
     let mut request = request(json!({"unreadyGracePeriodSeconds": 5}), &["a"], json!([]), json!([]));
     assert_eq!(next(&request, &[running("a", 0)]), ServeStep::Wait { ms: None });
     let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
@@ -394,7 +394,7 @@ fn work_begins_with_saying_so() {
 
 #[test]
 fn a_stop_whose_hook_has_run_is_finished_after_a_verdict() {
-    // CRR-E-05; D5: not where the exit code could become the result of the pod.
+    // CRR-E-05; KD5: not where the exit code could become the result of the pod.
     let mut request = request(json!({}), &["app"], json!([]), json!([]));
     assert!(stops_after_verdict(&request));
     request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());

@@ -175,9 +175,9 @@ fn sidecars_are_stopped_when_the_mains_are_done() {
         ("ST-6", "Always", "Running", &[("main", "", "0"), ("sidecar", KI, "running")], &[], None),
         ("ST-9", "Never", "Running", &[("s1", KI, "running"), ("s2", KI, "running")], &[], None),
         ("ST-4", "Never", "Running", &[("main", "", "0"), ("other", "ignore", "running")], &[], None),
-        // D6, ST-25, ST-29: the pod is Pending because one sidecar never started. The others are stopped.
+        // KD6, ST-25, ST-29: the pod is Pending because one sidecar never started. The others are stopped.
         (
-            "D6",
+            "KD6",
             "Never",
             "Pending",
             &[("main", "", "0"), ("s1", "kill", "running"), ("s2", "kill", "waiting:ImagePullBackOff")],
@@ -244,9 +244,9 @@ fn only_pods_whose_mains_are_done_are_of_interest() {
         ("ST-Q-08, ST-Q-16", "Never", "Succeeded", "0", "137", false),
         ("ST-Q-09, ST-Q-11, ST-Q-17", "Never", "Running", "unknown", "0", false),
         ("ST-Q-10, ST-Q-18", "Never", "Running", "unknown", "unknown", false),
-        // Kruise skips Pending pods; D6: here mains that have finished count.
+        // Kruise skips Pending pods; KD6: here mains that have finished count.
         ("ST-Q-01, ST-Q-12", "Never", "Pending", "unknown", "unknown", false),
-        ("ST-Q-01 with D6", "Never", "Pending", "0", "unknown", true),
+        ("ST-Q-01 with KD6", "Never", "Pending", "0", "unknown", true),
         ("ST-C-01", "Never", "Running", "127", "running", true),
     ];
     for (id, policy, phase, main, sidecar, expected) in rows {
@@ -302,7 +302,7 @@ fn past(attempt: u32, finished: bool, stopped: &[(&str, &str)]) -> Past {
 
 #[test]
 fn a_sidecar_that_comes_back_is_stopped_again() {
-    // ST-23, D4, issue 1366 of Kruise: restarted by the kubelet under OnFailure.
+    // ST-23, KD4, issue 1366 of Kruise: restarted by the kubelet under OnFailure.
     let mut object = object("OnFailure", "Running", &[("main", "", "0"), ("s", "kill", "running")]);
     object["status"]["containerStatuses"][1]["containerID"] = json!("containerd://s-1");
     object["status"]["containerStatuses"][1]["restartCount"] = json!(1);
@@ -320,7 +320,7 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
 #[test]
 fn the_result_is_that_of_the_mains() {
     let done = [past(1, true, &[("s", "containerd://s-0")])];
-    // D5: stopped, and the kubelet has not seen it yet.
+    // KD5: stopped, and the kubelet has not seen it yet.
     let view_of = |policy: &str, main: &str, sidecar: &str| {
         view(policy, "Running", &[("main", "", main), ("s", "kill", sidecar)])
     };
@@ -367,7 +367,7 @@ fn the_result_is_that_of_the_mains() {
 
 #[test]
 fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
-    // ST-18, D5: the same rules as in `outrigger run`; the kubelet decides the same.
+    // ST-18, KD5: the same rules as in `outrigger run`; the kubelet decides the same.
     let view_of = |marks: &str| {
         let containers = [("main", "", "0"), ("s", marks, "3"), ("other", "kill", "running")];
         view("Never", "Running", &containers)
@@ -416,7 +416,7 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
 
 #[test]
 fn a_node_without_an_agent_does_not_keep_the_pod() {
-    // ST-28, D17, P7
+    // ST-28, KD17, P7
     let unserved = [Past { unserved: true, ..past(1, true, &[]) }];
     let view_of = |marks| view("Never", "Running", &[("main", "", "0"), ("s", marks, "running")]);
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
@@ -431,7 +431,7 @@ fn a_node_without_an_agent_does_not_keep_the_pod() {
 
 #[test]
 fn what_started_last_stops_first() {
-    // D7
+    // KD7
     let mut object = object(
         "Never",
         "Running",
@@ -448,7 +448,7 @@ fn what_started_last_stops_first() {
 
 #[test]
 fn sidecars_that_would_be_restarted_are_stopped_together() {
-    // D4: a Job counts the restarts of one that is stopped before the others.
+    // KD4: a Job counts the restarts of one that is stopped before the others.
     let of = |policy: &str, count: bool, own: Option<usize>| {
         let mut object = object(
             policy,
@@ -470,7 +470,7 @@ fn sidecars_that_would_be_restarted_are_stopped_together() {
         assert_eq!(containers, &["log", "mesh"], "their hooks run in this order");
         *ordered
     };
-    assert!(of("Never", false, None), "D7");
+    assert!(of("Never", false, None), "KD7");
     assert!(!of("OnFailure", false, None));
     assert!(of("OnFailure", true, None), "the result is the kubelet's");
     assert!(of("Never", false, Some(1)), "the last one is stopped after the result");
@@ -479,7 +479,7 @@ fn sidecars_that_would_be_restarted_are_stopped_together() {
 
 #[test]
 fn mixed_classes_have_requests_of_their_own() {
-    // ST-27, D6
+    // ST-27, KD6
     let view = view(
         "Never",
         "Running",
@@ -503,7 +503,7 @@ fn mixed_classes_have_requests_of_their_own() {
 }
 
 #[test]
-fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_d7() {
+fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_kd7() {
     let view = |sidecar: &str| {
         let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "kill", sidecar)]);
         object["metadata"]["annotations"] =
@@ -529,7 +529,7 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_d7() {
 
 #[test]
 fn the_result_comes_after_the_kubelet_has_reported_the_earlier_stops() {
-    // D5, D7: `b` was stopped first. Until the kubelet has seen that, its next look is at an unknown time, and may see the exit of `a` before
+    // KD5, KD7: `b` was stopped first. Until the kubelet has seen that, its next look is at an unknown time, and may see the exit of `a` before
     // the result.
     let view = |b: &str| {
         let containers = [("main", "", "0"), ("a", "kill", "running"), ("b", "kill", b)];
