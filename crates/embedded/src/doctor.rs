@@ -90,7 +90,8 @@ fn root() -> Finding {
         .remedy("if this is a container, make it privileged"),
         (false, _) => {
             let found = format!("user {}", uid.as_raw());
-            let why = rootless::why_not().unwrap_or_else(|| "user namespaces are refused".to_owned());
+            let why =
+                rootless::why_not_rootless().unwrap_or_else(|| "user namespaces are refused".to_owned());
             finding("privileges", Level::Fail, found, why).remedy(AS_ROOT)
         }
     }

@@ -34,7 +34,7 @@ struct Wanted {
 }
 
 /// Asks whoever stops a pod to do it within this time.
-pub(super) fn ask(dir: &Path, grace: Duration) -> io::Result<()> {
+pub(super) fn request_shorter_grace(dir: &Path, grace: Duration) -> io::Result<()> {
     let by = since_boot().saturating_add(grace);
     let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     let (path, temporary) = (dir.join(FILE), dir.join("hurry.tmp"));

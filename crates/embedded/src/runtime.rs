@@ -516,7 +516,8 @@ impl Runtime for EmbeddedRuntime {
             Owner::Process => ProcessRecord::of_pid(std::process::id() as i32),
             Owner::Node(_) => None,
         };
-        let mut state = blocking(move || sandbox::create(&making, &hierarchies, pause, owner)).await?;
+        let mut state =
+            blocking(move || sandbox::create_sandbox(&making, &hierarchies, pause, owner)).await?;
         if oci_runtime.is_some() {
             state.oci_runtime = oci_runtime;
             sandbox::save(&state)?;

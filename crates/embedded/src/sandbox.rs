@@ -25,7 +25,7 @@ const PAUSE_CGROUP: &str = ".pause";
 
 /// Creates the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a separate thread. `pause` is
 /// the command that starts the process for a shared pid namespace, `owner` the process that owns the pod.
-pub(crate) fn create(
+pub(crate) fn create_sandbox(
     spec: &SandboxSpec,
     hierarchies: &Hierarchies,
     pause: Command,

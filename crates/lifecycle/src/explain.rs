@@ -27,7 +27,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
     let name = |i: usize| &plan.containers[i].name;
     match cause {
         StopCause::Deleted => "was asked to stop".to_owned(),
-        StopCause::Completed => match failed(plan, obs) {
+        StopCause::Completed => match first_failed_container(plan, obs) {
             Some((container, exit)) => {
                 format!("container `{}` failed with code {}", name(container), exit.code)
             }
@@ -79,7 +79,7 @@ pub fn explain_stop(plan: &Plan, obs: &Observation, cause: StopCause) -> String 
 }
 
 /// The first container that failed for good, among those that count for the result.
-pub(crate) fn failed<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
+pub(crate) fn first_failed_container<'a>(plan: &Plan, obs: &'a Observation) -> Option<(usize, &'a Exit)> {
     let ended = plan.containers.iter().zip(&obs.containers).enumerate();
     let counted = ended.filter(|(_, (p, _))| p.role != Role::Init && p.counts != Counts::No);
     let exits = counted.filter_map(|(i, (p, c))| Some((i, rules::final_exit(p, c)?)));

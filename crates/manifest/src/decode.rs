@@ -373,7 +373,7 @@ impl<'c> De<'c> {
         // Searching for similar names takes time, and more hints would not be useful.
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             let path = self.path.to_field_path();
-            diagnostic.hint = rejected::hint(name, entry, &path, self.context.root)
+            diagnostic.hint = rejected::rejected_field_hint(name, entry, &path, self.context.root)
                 .or_else(|| mistakes::unknown_field(name, entry, &path))
                 .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
                 .or_else(|| self.field_of_ancestor(&entry.key));

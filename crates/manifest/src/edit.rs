@@ -432,7 +432,7 @@ impl Editor {
                 at,
                 &format!(
                     "{}: {}",
-                    emit::string(key, self.style(true)),
+                    emit::string_literal(key, self.style(true)),
                     emit::inline(value, self.style(true))
                 ),
             )

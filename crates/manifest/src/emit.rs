@@ -21,7 +21,7 @@ pub(crate) fn inline(value: &Value, style: Style) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => number.to_string(),
-        Value::String(text) => string(text, style),
+        Value::String(text) => string_literal(text, style),
         Value::Array(items) => {
             let style = if style == Style::Json { Style::Json } else { Style::Flow };
             let items: Vec<_> = items.iter().map(|item| inline(item, style)).collect();
@@ -31,7 +31,7 @@ pub(crate) fn inline(value: &Value, style: Style) -> String {
             let style = if style == Style::Json { Style::Json } else { Style::Flow };
             let entries: Vec<_> = entries
                 .iter()
-                .map(|(key, value)| format!("{}: {}", string(key, style), inline(value, style)))
+                .map(|(key, value)| format!("{}: {}", string_literal(key, style), inline(value, style)))
                 .collect();
             format!("{{{}}}", entries.join(", "))
         }
@@ -84,7 +84,7 @@ pub(crate) fn block(value: &Value) -> Vec<String> {
 
 /// The lines of `key: value`.
 pub(crate) fn entry(key: &str, value: &Value) -> Vec<String> {
-    let key = string(key, Style::Block);
+    let key = string_literal(key, Style::Block);
     if let Some((header, lines)) = literal(value) {
         let lines = lines.into_iter().map(|line| indent(2, line));
         return std::iter::once(format!("{key}: {header}")).chain(lines).collect();
@@ -109,7 +109,7 @@ fn indent(columns: usize, line: String) -> String {
 }
 
 /// A string, quoted if it must be.
-pub(crate) fn string(text: &str, style: Style) -> String {
+pub(crate) fn string_literal(text: &str, style: Style) -> String {
     if style != Style::Json && is_plain(text) {
         return text.to_owned();
     }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn strings_are_quoted_when_they_must_be() {
         for plain in ["Sidecar", "busybox:1.36", "/bin/sh", "a b", "$(X)", "500m", "apps.kruise.io/x"] {
-            assert_eq!(string(plain, Style::Block), plain);
+            assert_eq!(string_literal(plain, Style::Block), plain);
         }
         for quoted in [
             "",
@@ -161,10 +161,10 @@ mod tests {
             "~",
             "a, b",
         ] {
-            assert_eq!(string(quoted, Style::Flow), format!("\"{quoted}\""));
+            assert_eq!(string_literal(quoted, Style::Flow), format!("\"{quoted}\""));
         }
         assert_eq!(inline(&json!("a\nb"), Style::Flow), "\"a\\nb\"");
-        assert_eq!(string("a", Style::Json), "\"a\"");
+        assert_eq!(string_literal("a", Style::Json), "\"a\"");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The parts of a pod that are kept in memory for the decisions.
 //!
-//! Few of a cluster's pods use a feature of the operator: [`ObservedPod::of`] is `None` for all others. It keeps
+//! Few of a cluster's pods use a feature of the operator: [`ObservedPod::of_served`] is `None` for all others. It keeps
 //! the plan and the relevant parts of the status, not the object.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};

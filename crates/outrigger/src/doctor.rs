@@ -43,7 +43,7 @@ enum Output {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     // If it is refused, the findings show why.
-    if !rootless::has_powers() && rootless::why_not().is_none() {
+    if !rootless::has_powers() && rootless::why_not_rootless().is_none() {
         let _ = rootless::enter(|_| {});
     }
     let state_dir = crate::runtime::given_or_default(args.state_dir.as_deref())?;

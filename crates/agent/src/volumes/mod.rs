@@ -269,7 +269,7 @@ impl Source<'_> {
             Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
             _ => ChangePolicy::Always,
         };
-        ownership::give(path, group, access, policy).map_err(|source| VolumeError::Ownership {
+        ownership::chown_to_group(path, group, access, policy).map_err(|source| VolumeError::Ownership {
             path: path.to_owned(),
             group,
             source,

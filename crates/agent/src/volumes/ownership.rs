@@ -30,7 +30,12 @@ pub(super) enum ChangePolicy {
 
 /// Changes the group of everything below `path` to `group`, makes it readable and, if requested, writable by
 /// the group, and sets the setgid bit on directories. Nested mounts are skipped.
-pub(super) fn give(path: &Path, group: u32, access: Access, policy: ChangePolicy) -> io::Result<()> {
+pub(super) fn chown_to_group(
+    path: &Path,
+    group: u32,
+    access: Access,
+    policy: ChangePolicy,
+) -> io::Result<()> {
     let root = tree::open_root(path)?;
     if policy == ChangePolicy::OnRootMismatch {
         let top = fstat(&root)?;
@@ -39,7 +44,7 @@ pub(super) fn give(path: &Path, group: u32, access: Access, policy: ChangePolicy
         }
     }
     let mut giver = Giver { group, access };
-    giver.give(root.as_fd())?;
+    giver.chown(root.as_fd())?;
     tree::walk(root, &mut giver)
 }
 
@@ -55,19 +60,19 @@ impl Visitor for Giver {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(entry.parent, entry.name, flags, Mode::empty()) {
                 Err(Errno::NOENT) => {}
-                file => self.give(file?.as_fd())?,
+                file => self.chown(file?.as_fd())?,
             }
         }
         Ok(Next::Enter)
     }
 
     fn enter(&mut self, _: BorrowedFd<'_>, _: &CStr, directory: BorrowedFd<'_>) -> io::Result<()> {
-        self.give(directory)
+        self.chown(directory)
     }
 }
 
 impl Giver {
-    fn give(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+    fn chown(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let found = fstat(file)?;
         chownat(file, "", None, Some(Gid::from_raw(self.group)), AtFlags::EMPTY_PATH)?;
         if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
@@ -117,7 +122,7 @@ mod tests {
         symlink("/etc/hostname", volume.path().join("link")).unwrap();
         fs::write(volume.path().join("file"), "").unwrap();
         let outside = fs::metadata("/etc/hostname").unwrap();
-        give(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always).unwrap();
+        chown_to_group(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always).unwrap();
         let bottom = fstat(&here).unwrap();
         assert_eq!((bottom.st_gid, bottom.st_mode & 0o7777), (4242, 0o2770));
         let file = fs::metadata(volume.path().join("file")).unwrap();
@@ -164,7 +169,7 @@ mod tests {
             });
             for _ in 0..2_000 {
                 // The call may fail because of the exchange, but must not change the secret.
-                let _ = give(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always);
+                let _ = chown_to_group(volume.path(), 4242, Access::ReadWrite, ChangePolicy::Always);
             }
             done.store(true, Ordering::Relaxed);
         });

@@ -104,7 +104,7 @@ impl Forwarders {
             }
             let published = super::blocking(move || {
                 let _lock = super::lock();
-                publish::publish(pod, &opened)
+                publish::publish_ports(pod, &opened)
             });
             if let Err(error) = published.await {
                 tracing::debug!(%error, "published ports are forwarded in user space only");

@@ -37,7 +37,7 @@ fn rules<'a>(boxed: &'a [BoxedRule<'_>]) -> Vec<Rule<'a>> {
 ///
 /// # Errors
 /// The kernel cannot do it. Then nothing is rewritten.
-pub(super) fn publish(pod: Ipv4Addr, ports: &[PublishedPort]) -> io::Result<()> {
+pub(super) fn publish_ports(pod: Ipv4Addr, ports: &[PublishedPort]) -> io::Result<()> {
     let ports: Vec<Port> = ports.iter().filter_map(Port::of_kernel).collect();
     let mut nft = Nft::open()?;
     let mut links = Links::open(None)?;

@@ -47,7 +47,7 @@ pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
 /// Why a user namespace would be refused, determined by trying in a separate process. `None`: it would not.
 ///
 /// Must be called before the process has a second thread.
-pub fn why_not() -> Option<String> {
+pub fn why_not_rootless() -> Option<String> {
     let (mut reader, writer) = io::pipe().ok()?;
     let cloned = sys::clone3(0, None).ok()?;
     match cloned {

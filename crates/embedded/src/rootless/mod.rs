@@ -9,7 +9,7 @@
 mod enter;
 mod processes;
 
-pub use enter::{enter, why_not};
+pub use enter::{enter, why_not_rootless};
 pub use outrigger_runtime::rootless::*;
 pub(crate) use processes::{MountNamespace, namespaces_to_join};
 

@@ -83,7 +83,7 @@ impl KilledPod {
     /// # Errors
     /// The pod's directory cannot be written.
     pub fn hurry(&self, grace: Duration) -> io::Result<()> {
-        match hurry::ask(&self.dir, grace) {
+        match hurry::request_shorter_grace(&self.dir, grace) {
             // It is being removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,

@@ -18,7 +18,7 @@ enum Match<'p> {
 }
 
 /// Applies the failure policy to a failed pod.
-pub(super) fn failure<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
+pub(super) fn failure_policy_action<'p>(plan: &'p JobPlan, pod: &'p JobPod) -> Verdict<'p> {
     for (index, rule) in plan.failure_rules.iter().enumerate() {
         let matched = match &rule.exit_codes {
             Some(codes) => pod.exits.iter().find(|exit| codes.matches(exit)).map(Match::Exit),

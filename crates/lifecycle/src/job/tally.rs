@@ -104,7 +104,7 @@ impl Tally {
             self.last_failure = self.last_failure.max(Some(at));
             index.last_failure = index.last_failure.max(Some(at));
             index.failures += 1;
-            let verdict = policy::failure(plan, pod);
+            let verdict = policy::failure_policy_action(plan, pod);
             match verdict.action {
                 FailureAction::Ignore => {}
                 FailureAction::Count => index.counted += 1,

@@ -2,7 +2,7 @@
 
 use super::event::{ContainerEvent, PodEvent, StopReason, WaitReason};
 use crate::decision::Wait;
-use crate::explain::{explain, explain_stop, failed};
+use crate::explain::{explain, explain_stop, first_failed_container};
 use crate::observation::{Observation, Stop, StopCause};
 use crate::plan::Plan;
 use crate::time::Time;
@@ -41,7 +41,7 @@ pub(super) fn stop_begun(plan: &Plan, obs: &Observation, stop: &Stop) -> PodEven
         StopCause::Deleted => (StopReason::Deleted, None, None),
         // The containers that have ended may have failed.
         StopCause::Completed => {
-            (StopReason::Completed, failed(plan, obs).map(|(container, _)| container), None)
+            (StopReason::Completed, first_failed_container(plan, obs).map(|(container, _)| container), None)
         }
         StopCause::InitFailed { container } => (StopReason::InitFailed, Some(container), None),
         StopCause::DeadlineExceeded => (StopReason::DeadlineExceeded, None, None),

@@ -10,9 +10,14 @@ use outrigger_lifecycle::{FieldPath, Segment};
 
 use crate::tree::{Entry, Node};
 
-/// The replacement for an unknown field of a type; `None` if it is not a rejected spelling. `path` leads from
-/// `root` to the map that contains the field.
-pub(super) fn hint(type_name: &str, entry: &Entry, path: &FieldPath, root: &Node) -> Option<String> {
+/// The replacement for a field that a type does not have; `None` if it is not one of the rejected spellings.
+/// `path` leads from `root` to the map that has the field.
+pub(super) fn rejected_field_hint(
+    type_name: &str,
+    entry: &Entry,
+    path: &FieldPath,
+    root: &Node,
+) -> Option<String> {
     let key = entry.key.to_ascii_lowercase();
     match (type_name, key.as_str()) {
         ("Container", "sidecar" | "type" | "lifecycletype") => mark(entry, path, root),
