@@ -10,6 +10,7 @@ mod page;
 mod reference;
 
 use outrigger_lifecycle::trace::{Kind, WorkloadKind};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -205,6 +206,26 @@ fn pages() -> Vec<PathBuf> {
     files.retain(|file| file.extension().is_some_and(|e| e == "md"));
     files.sort();
     files
+}
+
+/// A rule has one id, and an id is one rule: comments and tests cite it without the page.
+#[test]
+fn no_rule_id_is_defined_in_two_specs() {
+    let definition = regex_lite::Regex::new(
+        r"^(?:\| |- \*\*|\*\*|#+ )\**([A-Z]{1,4}(?:-[A-Z])?-?\d+(?:\.\d+)?)\**(?: \||\*\*|[ .:])",
+    )
+    .expect("a pattern");
+    let mut ids: BTreeMap<String, String> = BTreeMap::new();
+    for entry in fs::read_dir(root().join("docs/internals/spec")).expect("the specs") {
+        let path = entry.expect("an entry").path();
+        let page = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for line in fs::read_to_string(&path).expect("a page").lines() {
+            let Some(id) = definition.captures(line).and_then(|found| found.get(1)) else { continue };
+            let first = ids.entry(id.as_str().to_owned()).or_insert_with(|| page.clone());
+            assert_eq!(*first, page, "{} is a rule of both", id.as_str());
+        }
+    }
+    assert!(ids.len() > 600, "{} ids", ids.len());
 }
 
 /// Every row of docs/internals/differences.md names an existing test, or a case of the conformance suite.

@@ -87,7 +87,7 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let operator = stage.operator.as_ref().expect("an operator");
     let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
-    // Huge, without any feature: the match conditions can evaluate it (P24).
+    // Huge, without any feature: the match conditions can evaluate it (KP24).
     let many: Vec<Value> =
         (0..12_000).map(|n| json!({"name": format!("VARIABLE_WITH_A_NAME_{n}"), "value": "x"})).collect();
     let huge = json!([{"name": "a", "image": "i", "env": many}, {"name": "b", "image": "i"}]);

@@ -416,7 +416,7 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
 
 #[test]
 fn a_node_without_an_agent_does_not_keep_the_pod() {
-    // ST-28, KD17, P7
+    // ST-28, KD17, KP7
     let unserved = [Past { unserved: true, ..past(1, true, &[]) }];
     let view_of = |marks| view("Never", "Running", &[("main", "", "0"), ("s", marks, "running")]);
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
