@@ -1,4 +1,4 @@
-//! Benchmarks of single decisions and whole lives: `cargo bench -p outrigger-simulate`.
+//! Benchmarks of single decisions and of whole simulations: `cargo bench -p outrigger-simulate`.
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
@@ -10,7 +10,7 @@ use outrigger_lifecycle::{Decision, Engine, Event, FeatureGates, Plan, PodInput,
 use outrigger_simulate::{Options, Scenario, Script, ScriptDuration, Simulator, Tape};
 use serde_json::{Value, json};
 
-/// A job with `n` containers: an init container, sidecars with startup and readiness probes, mains.
+/// A job with `n` containers: one init container, sidecars with startup and readiness probes, and mains.
 fn pod(n: usize) -> Plan {
     let probe = json!({"periodSeconds": 1, "httpGet": {"port": 80}});
     let sidecars = (n / 2).max(1);
@@ -29,7 +29,7 @@ fn pod(n: usize) -> Plan {
     plan(&PodInput { pod, ..Default::default() }, &FeatureGates::default()).expect("a plan").plan
 }
 
-/// A pod in which everything runs and is ready.
+/// A pod in which all containers are running and ready.
 fn running(plan: &Plan) -> Engine {
     let mut engine = Engine::new(plan.clone(), Time(0));
     let mut out = Decision::default();

@@ -23,7 +23,7 @@ fn main() {
     .expect("a pod");
     let input = PodInput { pod, ..Default::default() };
     let plan = plan(&input, &FeatureGates::default()).expect("a plan").plan;
-    // Some faults, so that no two lives are the same.
+    // Some faults make all runs different.
     let script: Script = serde_json::from_value(
         json!({"faults": {"lose": 0.02, "duplicate": 0.02, "delay": 0.05, "jitter": 0.3}}),
     )

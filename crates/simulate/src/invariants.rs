@@ -1,7 +1,7 @@
-//! Checks the six promises of the engine from outside.
+//! Checks the six invariants of the engine from outside.
 //!
-//! The checker sees the events the agent was told and the actions the engine asked for, keeps its own
-//! records, and shares no rule with the engine: it derives gates, restarts and stop order from the plan
+//! The checker sees the events that the agent gets and the actions that the engine requests. It keeps its own
+//! records and shares no rule with the engine: it derives gates, restarts and the stop order from the plan
 //! alone.
 
 use std::fmt;
@@ -14,14 +14,14 @@ use outrigger_lifecycle::{
 
 use crate::simulator::Watch;
 
-/// A broken promise.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which of the six promises.
+    /// The number of the invariant, from 1 to 6 (see ARCHITECTURE.md).
     pub invariant: u8,
-    /// When it was broken.
+    /// When it was violated.
     pub at: Time,
-    /// How it was broken.
+    /// How it was violated.
     pub text: String,
 }
 
@@ -31,16 +31,16 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The number of violations that are kept.
+/// The maximum number of violations that are kept.
 const VIOLATIONS_MAX: usize = 8;
 
-/// Tracks one life of a pod.
+/// Checks one simulated life of a pod.
 #[derive(Debug)]
 pub struct Checker<'p> {
     plan: &'p Plan,
-    /// The plans the pod is updated to, in this order.
+    /// The plans that the pod is updated to, in this order.
     updates: &'p [(u64, Plan)],
-    /// For each container, those that must be gone before it is told to stop.
+    /// For each container, those that must have ended before it is told to stop.
     before: Vec<Vec<usize>>,
     books: Vec<Book>,
     sandbox_ready: bool,
@@ -49,11 +49,11 @@ pub struct Checker<'p> {
     rerun: Option<RerunBook>,
     over: bool,
     slack_ms: u64,
-    /// The pod uses only Kubernetes' own order, which ends with the grace period.
+    /// Whether the pod uses only Kubernetes' own order, which ends with the grace period.
     native_only: bool,
-    /// How many stages may be signalled one after another after the grace period.
+    /// How many stages may be signalled one after another once the grace period has ended.
     late_stages: u64,
-    /// The violations found.
+    /// The violations so far.
     pub violations: Vec<Violation>,
 }
 
@@ -70,15 +70,15 @@ struct RerunBook {
     sandbox_lost: bool,
 }
 
-/// The state of one container.
+/// What the checker knows about one container.
 #[derive(Debug, Clone, Default)]
 struct Book {
     attempt: u32,
-    /// Whether a container was started with this number.
+    /// Whether an instance with this number was started.
     used: bool,
-    /// Its image could not be pulled, and no new pull has started.
+    /// Whether its last pull failed, and no new one has begun.
     no_image: bool,
-    /// True from the request to start it until its end was reported.
+    /// True from the request to start it until its end is reported.
     alive: bool,
     running: bool,
     ever_ran: bool,
@@ -93,11 +93,11 @@ struct Book {
     probes: [ProbeBook; 3],
     kill: Option<KillBook>,
     signalled: Option<Time>,
-    /// The KEP's preStop hook before any main is stopped.
+    /// The KEP's preStop hook that runs before any main is stopped.
     first_pre_stop: HookBook,
-    /// The preStop hook before its own signal.
+    /// The preStop hook that runs before its own signal.
     pre_stop: HookBook,
-    /// It finished permanently in a sandbox that is lost.
+    /// Whether it ended for good in a sandbox that was lost.
     of_lost_sandbox: bool,
 }
 
@@ -132,7 +132,7 @@ struct ProbeBook {
     good: bool,
 }
 
-/// For each container, those that must be gone before it is told to stop.
+/// For each container, those that must have ended before it is told to stop.
 fn before(plan: &Plan) -> Vec<Vec<usize>> {
     let mut before = vec![Vec::new(); plan.containers.len()];
     for (i, all) in before.iter_mut().enumerate() {
@@ -148,8 +148,8 @@ fn before(plan: &Plan) -> Vec<Vec<usize>> {
 }
 
 impl<'p> Checker<'p> {
-    /// A checker for one life of a pod with this plan; `slack_ms` is the longest time an event may take to
-    /// reach the agent.
+    /// A checker for one life of a pod with this plan. `slack_ms` is the longest time that an event may take
+    /// to reach the agent.
     pub fn new(plan: &'p Plan, slack_ms: u64) -> Self {
         let native_only = plan.sidecar_grace_ms == 0
             && !plan.dialects.contains(&Dialect::Kep)
@@ -172,7 +172,8 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// The pod will be updated to these plans, see [`Scenario::update_at`](crate::Scenario::update_at).
+    /// Announces that the pod will be updated to these plans; see
+    /// [`Scenario::update_at`](crate::Scenario::update_at).
     pub fn expect_updates(mut self, updates: &'p [(u64, Plan)]) -> Self {
         self.updates = updates;
         self
@@ -188,7 +189,7 @@ impl<'p> Checker<'p> {
         &self.plan.containers[i].name
     }
 
-    // Conditions derived from the records.
+    // Conditions that are derived from the records.
 
     fn started(&self, i: usize) -> bool {
         let (p, b) = (&self.plan.containers[i], &self.books[i]);
@@ -214,7 +215,8 @@ impl<'p> Checker<'p> {
         self.books[i].ever_ready |= self.ready(i);
     }
 
-    /// Whether an exited container is started again, by its policy, rules and the cause of its exit.
+    /// Whether an exited container is started again, according to its policy, its rules and the cause of its
+    /// exit.
     fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
         let p = &self.plan.containers[i];
         let never = p.restart.policy == RestartPolicy::Never;
@@ -252,7 +254,7 @@ impl<'p> Checker<'p> {
         b.exit.filter(|&e| !b.alive && !self.comes_back(i, e))
     }
 
-    /// Whether a gate in front of `i` is open.
+    /// Whether a gate of container `i` is open.
     fn open(&self, i: usize, gate: Gate) -> bool {
         let Gate { on, need, every_start, .. } = gate;
         let b = &self.books[on];
@@ -268,8 +270,8 @@ impl<'p> Checker<'p> {
                 self.ready(on) || did_its_work || was_ready || passed()
             }
             Need::Launched => {
-                // A container whose image cannot be pulled does not block others, but only once its own turn
-                // has come (R1.5, R1.7).
+                // A container whose image cannot be pulled does not block others, once its own gates are open
+                // (R1.5, R1.7).
                 let passes = |g: &Gate| !self.asked(on, g) || self.open(on, *g);
                 let turn = || self.plan.containers[on].gates.iter().all(passes);
                 b.ever_tried || (b.no_image && turn())
@@ -277,9 +279,9 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Whether a gate holds the next start of its container. Before the first start that is so until all gates
-    /// that need a state of another container have been open at the same time: an image that comes late changes
-    /// nothing.
+    /// Whether a gate applies to the next start of its container. Before the first start, it applies until
+    /// all gates that need a state of another container were open at the same time. A late image therefore
+    /// changes nothing.
     fn asked(&self, i: usize, gate: &Gate) -> bool {
         let b = &self.books[i];
         gate.every_start || !(b.ever_ran || (b.gates_were_open && gate.need != Need::Launched))
@@ -296,8 +298,8 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// Whether another container has passed the same gate; for launch priority, one of the same level. Mains
-    /// that finished before the pod restarted do not count.
+    /// Whether another container has passed the same gate. For launch priority, it must be of the same level.
+    /// Mains that ended before the pod restarted do not count.
     fn was_passed(&self, i: usize, gate: Gate) -> bool {
         if !self.books[gate.on].ever_ready && !self.books[gate.on].ever_completed {
             return false;
@@ -316,7 +318,7 @@ impl<'p> Checker<'p> {
         })
     }
 
-    /// Whether a container that has yet to start waits for one that will not come back.
+    /// Whether a container that has not started waits for one that will not be started again.
     fn waits_in_vain(&self, i: usize, on: usize) -> bool {
         let closed =
             |g: &Gate| g.on == on && g.need != Need::Launched && self.asked(i, g) && !self.open(i, *g);
@@ -331,7 +333,7 @@ impl<'p> Checker<'p> {
         keepers.peek().is_some() && keepers.all(|i| self.gone_for_good(i).is_some())
     }
 
-    /// Whether sidecars run on after the mains (KD7).
+    /// Whether sidecars keep running after the mains (D7).
     fn runs_on(&self, now: Time) -> bool {
         let sidecar = |i: usize| self.plan.containers[i].role == Role::Sidecar && self.books[i].alive;
         let keepers = (0..self.books.len()).filter(|&i| self.plan.containers[i].keeps_alive);
@@ -342,7 +344,8 @@ impl<'p> Checker<'p> {
     }
 
     /// Whether a container must still wait for those that stop before it. In a pod that uses only Kubernetes'
-    /// own features, nothing waits after the grace period (R3.25); in all others the order holds to the end.
+    /// own features, no container waits after the grace period (R3.25). In all other pods the order always
+    /// holds.
     fn must_wait(&self, i: usize, now: Time) -> bool {
         let kill = self.books[i].kill;
         let for_itself = kill.is_some_and(|k| !matches!(k.reason, KillReason::PodStop | KillReason::Rerun));
@@ -351,7 +354,7 @@ impl<'p> Checker<'p> {
         }
         let spent = match (self.stop, self.rerun) {
             (Some(stop), _) => stop.deadline,
-            // A container that was being stopped on its own has its own grace period.
+            // A container that was already being stopped on its own has its own grace period.
             (None, Some(rerun)) => kill.map_or(rerun.deadline, |k| k.deadline.min(rerun.deadline)),
             (None, None) => return false,
         };
@@ -362,8 +365,8 @@ impl<'p> Checker<'p> {
         self.before[i].iter().copied().find(|&b| self.books[b].alive)
     }
 
-    /// A sidecar of the KEP whose preStop hook must end before another container is told to stop, whether the
-    /// pod stops or starts over.
+    /// A KEP sidecar whose preStop hook must end before container `i` is told to stop. This holds when the
+    /// pod stops and when it starts over.
     fn owed_first_hook(&self, i: usize, now: Time) -> Option<usize> {
         let (deadline, grace_ms) = match (self.stop, self.rerun) {
             (Some(stop), _) => (stop.deadline, stop.grace_ms),
@@ -375,7 +378,7 @@ impl<'p> Checker<'p> {
             p.pre_stop.is_some() && p.pre_stop_when == PreStopWhen::FirstAndOwnTurn
         };
         let at_once = grace_ms == 0 || self.books[i].kill.is_some_and(|k| k.deadline <= k.since);
-        // The first stage gives up waiting when its part of the grace period is over.
+        // The first stage stops waiting when its part of the grace period has ended.
         if runs_first(i) || at_once || now >= deadline - self.plan.sidecar_grace_ms.min(grace_ms) {
             return None;
         }
@@ -415,7 +418,7 @@ impl<'p> Checker<'p> {
         }
     }
 
-    // The engine's actions.
+    // Checks of the engine's actions.
 
     fn check_start(&mut self, i: usize, attempt: u32, now: Time) {
         let p = &self.plan.containers[i];
@@ -602,7 +605,8 @@ impl<'p> Checker<'p> {
         }
     }
 
-    /// A container that is to start and has not must have a reason, and the reason must be true.
+    /// Checks that every container that should start, but has not, has a reason to wait, and that the reason
+    /// is true.
     fn check_reasons(&mut self, decision: &Decision, now: Time) {
         if self.over || self.stop.is_some() || self.rerun.is_some() || self.runs_on(now) {
             return;
@@ -675,8 +679,8 @@ impl<'p> Checker<'p> {
         }
         match self.stop {
             None => self.broken(3, now, "the pod is over and was never stopped".into()),
-            // For every stage: it may be signalled late, it has time to react, and its end may be reported
-            // late.
+            // For every stage there is time for a late signal, for the reaction, and for a late report of the
+            // end.
             Some(stop) if now > stop.deadline + (STOP_MIN_MS + self.slack_ms) * self.late_stages => {
                 let late = now.since(stop.deadline);
                 self.broken(3, now, format!("the pod was over {late} ms after the end of its grace"));
@@ -774,7 +778,8 @@ impl Watch for Checker<'_> {
         for action in &decision.actions {
             self.action(action, now);
         }
-        // Actions decided together were decided on the same knowledge.
+        // Actions of one decision are based on the same observation, so the records change only after all of
+        // them.
         for action in &decision.actions {
             if let Action::Pull { container } = *action {
                 self.books[container].no_image = false;
@@ -812,7 +817,8 @@ impl Watch for Checker<'_> {
 
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {
         for i in 0..self.books.len() {
-            // The result of a hook that ran while the agent was down is unknown; it is not run twice (G-45).
+            // The result of a hook that ran while the agent was down is unknown. The hook does not run again
+            // (G-45).
             for hook in [HookKind::PostStart, HookKind::FirstPreStop, HookKind::PreStop] {
                 self.hook_ended(i, hook, HookBook::Succeeded);
             }

@@ -1,7 +1,8 @@
-//! Runs the real engine with a virtual clock, scripted containers and seeded faults.
+//! Runs the real engine with a virtual clock, scripted containers and random faults from a seed.
 //!
-//! [`simulate`] plays one life of a pod; [`Simulator`] plays millions. There are no lifecycle rules here: the
-//! engine decides what starts and stops when, and the script says what containers do.
+//! [`simulate`] plays one life of a pod, from its start to its end. [`Simulator`] plays many. This crate has
+//! no lifecycle rules: the engine decides what starts and stops, and the script determines how containers
+//! behave.
 #![forbid(unsafe_code)]
 
 pub mod invariants;

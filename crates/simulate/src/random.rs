@@ -1,4 +1,4 @@
-//! Random pods and random scripts, for property tests and load.
+//! Random pods and random scripts, for property tests and load tests.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::script::{
 };
 use crate::script_duration::ScriptDuration;
 
-/// The most containers a random pod has.
+/// The maximum number of containers of a random pod.
 pub const CONTAINERS_MAX: u64 = 12;
 
-/// How much goes wrong in a random script.
+/// The faults in a random script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// No faults.
+    /// There are no faults.
     None,
-    /// Events are lost, repeated and late; the agent and the sandbox crash.
+    /// Events are lost, repeated and delayed. The agent and the sandbox crash.
     Faults,
 }
 
-/// A random valid pod in any dialects. Pods that are refused are discarded.
+/// A random valid pod in any combination of dialects. Pods that are refused are discarded.
 pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
     loop {
         let input = draft(rng);
@@ -38,7 +38,8 @@ pub fn pod(rng: &mut Rng) -> (PodInput, Plan) {
     }
 }
 
-/// Random updates of a running pod: each plan includes the changes of those before it. Times only increase.
+/// Random updates of a running pod. Each plan includes the changes of the plans before it, and times only
+/// increase.
 pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
     let (mut input, mut at) = (input.clone(), 0);
     let mut out = Vec::new();
@@ -64,7 +65,8 @@ pub fn updates(rng: &mut Rng, input: &PodInput) -> Vec<(u64, Plan)> {
         if rng.chance(0.2) {
             spec.active_deadline_seconds = rng.chance(0.7).then(|| rng.between(1, 60) as i64);
         }
-        // The reserve for sidecars may exceed the new grace period.
+        // A change is dropped if the pod would be refused, for example if the reserve for sidecars exceeds
+        // the new grace period.
         if let Ok(planned) = plan(&input, &FeatureGates::default()) {
             out.push((at, planned.plan));
         }
@@ -97,7 +99,7 @@ pub fn hard_pod(rng: &mut Rng) -> (PodInput, Plan) {
     }
 }
 
-/// A random script in which hooks hang or take nearly all of the grace period, helpers crash repeatedly,
+/// A random script in which hooks hang or take nearly the whole grace period, helpers crash repeatedly,
 /// images are late, and most containers ignore TERM.
 pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     let mut script = script(rng, plan, trouble);
@@ -126,7 +128,8 @@ pub fn hard_script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     script
 }
 
-/// A random pod without any dialect, hooks or probes: the features Kubernetes had before sidecars.
+/// A random pod without dialects, hooks or probes, with only the features that Kubernetes had before
+/// sidecars.
 pub fn plain_pod(rng: &mut Rng) -> (PodInput, Plan) {
     let policy = rng.pick(&["Always", "OnFailure", "Never"]);
     let inits = rng.below(4);
@@ -259,7 +262,7 @@ fn probe(rng: &mut Rng, grace: bool) -> Probe {
     }
 }
 
-/// Adds probes, hooks and a pull policy.
+/// Adds random probes, hooks and a pull policy.
 fn furnish(rng: &mut Rng, c: &mut Container) {
     if rng.chance(0.25) {
         c.startup_probe = Some(probe(rng, true));
@@ -321,8 +324,8 @@ fn options(rng: &mut Rng, grace: i64) -> BTreeMap<String, String> {
     written
 }
 
-/// A graph without cycles: every container depends only on those before it in a random order that keeps init
-/// entries before mains.
+/// A random graph without cycles. Containers are put in a random order that keeps init entries before mains,
+/// and each depends only on those before it.
 fn graph(rng: &mut Rng, inits: u64, mains: u64) -> String {
     let mut order: Vec<String> = (0..inits).map(|i| format!("i{i}")).collect();
     let mut rest: Vec<String> = (0..mains).map(|i| format!("m{i}")).collect();
@@ -366,7 +369,7 @@ fn graph(rng: &mut Rng, inits: u64, mains: u64) -> String {
     lines.join("\n")
 }
 
-/// A random script for a pod. The pod is always told to stop at some time, so that every life ends.
+/// A random script for a pod. It always tells the pod to stop at some time, so that every life ends.
 pub fn script(rng: &mut Rng, plan: &Plan, trouble: Trouble) -> Script {
     let mut script = Script::default();
     for c in &plan.containers {
@@ -435,7 +438,7 @@ fn faults(rng: &mut Rng, plan: &Plan, script: &mut Script, end: u64) {
 }
 
 fn span(rng: &mut Rng, max: u64) -> ScriptDuration {
-    // Half of them short: races need things to happen at about the same time.
+    // Half of the times are short, because races need events at about the same time.
     ScriptDuration(if rng.chance(0.5) { rng.below(max / 10 + 1) } else { rng.below(max + 1) })
 }
 

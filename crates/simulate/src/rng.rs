@@ -1,12 +1,12 @@
-//! A small deterministic random number generator: SplitMix64. The same seed gives the same numbers on every
-//! machine and in every release, which a dependency would not promise.
+//! A small deterministic random number generator (SplitMix64). The same seed gives the same numbers on every
+//! machine and in every release, which a dependency would not guarantee.
 
 /// The state of the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Starts a sequence.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Rng(seed)
     }
@@ -22,7 +22,7 @@ impl Rng {
 
     /// A number below `limit`; 0 if the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        // The high half of a 128-bit product: negligible modulo bias, no loop.
+        // The high half of a 128-bit product needs no loop, and its bias is negligible.
         ((u128::from(self.draw()) * u128::from(limit)) >> 64) as u64
     }
 

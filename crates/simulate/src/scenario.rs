@@ -19,7 +19,7 @@ pub enum ScriptError {
         /// The containers of the pod.
         known: String,
     },
-    /// An entry of `instances` has a field that is only allowed for a container.
+    /// An entry of `instances` has a field that only a container may have.
     #[error("instances of {name:?} may not have {field:?}: write it one level up")]
     Nested {
         /// The container.
@@ -27,7 +27,7 @@ pub enum ScriptError {
         /// The field.
         field: &'static str,
     },
-    /// A probability or share outside 0 to 1.
+    /// A probability or share is not between 0 and 1.
     #[error("faults.{field} is {value}, it must be between 0 and 1")]
     Share {
         /// The field.
@@ -49,7 +49,7 @@ pub(crate) struct Instance {
     pub(crate) exit: i32,
     pub(crate) oom: bool,
     pub(crate) message: Option<Arc<str>>,
-    /// `u64::MAX` ignores the signal.
+    /// `u64::MAX` means that it ignores the signal.
     pub(crate) term_after: u64,
     pub(crate) term_code: i32,
     pub(crate) post_start: Hooked,
@@ -81,9 +81,10 @@ impl Cast {
 
 /// A script resolved against a plan.
 ///
-/// Defaults: an image takes 100 ms, the sandbox and a start 50 ms each. An init container exits with 0 after
-/// 100 ms, a main after 1 s unless it always restarts; everything else runs until told to stop and then exits
-/// with 0 after 100 ms. Probes pass, hooks succeed after 50 ms or after the time they sleep.
+/// Defaults: a pull takes 100 ms; creating the sandbox and starting a container take 50 ms each. An init
+/// container exits with 0 after 100 ms, and a main after 1 s unless it always restarts. Every other container
+/// runs until it is told to stop, and then exits with 0 after 100 ms. Probes pass. Hooks succeed after 50 ms,
+/// or after the time that they sleep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
     pub(crate) cast: Vec<Cast>,
@@ -93,11 +94,11 @@ pub struct Scenario {
     pub(crate) stops: Vec<(u64, Option<u64>)>,
     pub(crate) image_changes: Vec<(usize, u64)>,
     pub(crate) lost: Vec<(usize, u64)>,
-    /// The times of the updates, and their plans.
+    /// The updates: time and plan.
     pub(crate) updates: Vec<(u64, Plan)>,
-    /// The times of restart requests, and their containers.
+    /// The restart requests: time and container.
     pub(crate) restarts: Vec<(u64, Option<usize>)>,
-    /// The times the agent crashes, and for how long.
+    /// The crashes of the agent: time and duration.
     pub(crate) agent_restarts: Vec<(u64, u64)>,
     pub(crate) lose: f64,
     pub(crate) duplicate: f64,
@@ -168,8 +169,8 @@ impl Scenario {
         self.stops.push((at.0, grace.map(|g| g.0)));
     }
 
-    /// Updates the pod to a plan at some time. The scenario must be built from the last of these plans: the
-    /// world knows all containers from the beginning.
+    /// Updates the pod to a plan at this time. The scenario must be built from the last of these plans,
+    /// because it must know all containers from the beginning.
     pub fn update_at(&mut self, at: ScriptDuration, plan: Plan) {
         self.updates.push((at.0, plan));
     }
@@ -189,8 +190,8 @@ impl Scenario {
         !self.stops.is_empty()
     }
 
-    /// The longest time an event can be hidden from the engine, or a container can take to be gone after
-    /// KILL.
+    /// The longest time for which an event can be hidden from the engine, or which a container can take to
+    /// end after KILL.
     pub fn slack_ms(&self) -> u64 {
         let starts = self.cast.iter().flat_map(|c| &c.instances).map(|i| i.starts_in).max().unwrap_or(0);
         let away: u64 = self.agent_restarts.iter().map(|r| r.1).sum();

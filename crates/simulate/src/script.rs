@@ -1,7 +1,6 @@
-//! The script of a simulation: the behaviour of a pod's containers and the faults around them, as a user
-//! writes it.
+//! The script of a simulation, as a user writes it: how containers behave, and the faults around them.
 //!
-//! Everything is optional; see [`crate::Scenario`] for the defaults.
+//! All fields are optional. [`crate::Scenario`] lists the defaults.
 
 use std::collections::BTreeMap;
 
@@ -9,67 +8,68 @@ use serde::{Deserialize, Serialize};
 
 use crate::script_duration::ScriptDuration;
 
-/// A script. Deserialized from JSON; YAML is converted first.
+/// A script. It is deserialized from JSON; YAML is converted first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
-    /// By container name.
+    /// The behaviour of each container, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub containers: BTreeMap<String, ContainerScript>,
-    /// The sandbox of the pod.
+    /// The behaviour of the sandbox.
     pub sandbox: SandboxScript,
-    /// When the pod is told to stop; a second request may shorten the grace period.
+    /// Requests to stop the pod. A second request may shorten the grace period.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stops: Vec<StopScript>,
-    /// When a container's image changes in the spec.
+    /// When the image of a container changes in the spec.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_changes: Vec<Moment>,
     /// Faults of the environment.
     pub faults: Faults,
 }
 
-/// The behaviour of one container. Times count from the start of an instance unless noted otherwise.
+/// The behaviour of one container. Times count from the start of an instance, unless noted otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerScript {
     /// How long the runtime takes to start it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub starts_in: Option<ScriptDuration>,
-    /// Its startup probe passes from here on.
+    /// Its startup probe passes from this time on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_after: Option<ScriptDuration>,
-    /// Its readiness probe passes from here on …
+    /// Its readiness probe passes from this time on, except in the windows of `unready`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_after: Option<ScriptDuration>,
-    /// … except in these windows, `[from, to]`.
+    /// Windows `[from, to]` in which its readiness probe fails.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unready: Vec<(ScriptDuration, ScriptDuration)>,
-    /// Its liveness probe fails from here on.
+    /// Its liveness probe fails from this time on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_until: Option<ScriptDuration>,
-    /// It exits by itself after this long.
+    /// It exits by itself after this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runs: Option<ScriptDuration>,
-    /// The exit code in that case.
+    /// The exit code when it exits by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<i32>,
-    /// It is killed at that time because it ran out of memory.
+    /// Instead of exiting by itself, it is killed because it ran out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<bool>,
     /// Its termination message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Its reaction when told to stop.
+    /// How it reacts to the stop signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_term: Option<OnTerm>,
-    /// Its hooks.
+    /// The behaviour of its hooks.
     pub hooks: Hooks,
-    /// Its image. Not allowed in `instances`.
+    /// The pulls of its image. Not allowed in `instances`.
     pub pull: Tries,
-    /// The runtime refuses to start it this many times. Not allowed in `instances`.
+    /// The number of starts that the runtime refuses. Not allowed in `instances`.
     #[serde(skip_serializing_if = "is_zero")]
     pub start_fails: u32,
-    /// Differences for the first, second, … instance; the last one repeats.
+    /// Different behaviour for the first, second, … instance. The last entry applies to all further
+    /// instances.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub instances: Vec<ContainerScript>,
 }
@@ -79,28 +79,28 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// The reaction of a container when told to stop.
+/// How a container reacts to the stop signal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OnTerm {
-    /// It exits after this long; `forever` waits for the KILL.
+    /// It exits after this time. `forever` means that it waits for KILL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_after: Option<ScriptDuration>,
     /// The exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// It ignores the signal.
+    /// Whether it ignores the signal.
     pub ignore: bool,
 }
 
-/// The hooks of a container.
+/// The behaviour of a container's hooks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 pub struct Hooks {
-    /// Right after the start.
+    /// The hook right after the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_start: Option<HookScript>,
-    /// Before it is told to stop.
+    /// The hook before the stop signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pre_stop: Option<HookScript>,
 }
@@ -109,12 +109,12 @@ pub struct Hooks {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HookScript {
-    /// How long it takes; `forever` hangs.
+    /// How long it takes. `forever` means that it never ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takes: Option<ScriptDuration>,
-    /// It fails.
+    /// Whether it fails.
     pub fails: bool,
-    /// The container exits, with 0, when the hook ends.
+    /// Whether the container exits with 0 when the hook ends.
     pub ends_container: bool,
 }
 
@@ -125,21 +125,21 @@ pub struct Tries {
     /// How long each attempt takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takes: Option<ScriptDuration>,
-    /// How many attempts fail before one succeeds.
+    /// The number of attempts that fail before one succeeds.
     pub fails: u32,
 }
 
-/// The sandbox of the pod.
+/// The behaviour of the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SandboxScript {
     /// How long its creation takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takes: Option<ScriptDuration>,
-    /// How many attempts fail first.
+    /// The number of attempts that fail before one succeeds.
     #[serde(skip_serializing_if = "is_zero")]
     pub fails: u32,
-    /// The times it dies, from the beginning.
+    /// The times at which it dies, from the beginning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_at: Vec<ScriptDuration>,
 }
@@ -148,20 +148,20 @@ pub struct SandboxScript {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopScript {
-    /// When, from the beginning.
+    /// The time of the request, from the beginning.
     pub at: ScriptDuration,
-    /// The grace period; the pod's own if not given.
+    /// The grace period. The default is the pod's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<ScriptDuration>,
 }
 
-/// A moment in the life of a container.
+/// An event of a container at a given time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moment {
-    /// Which container.
+    /// The name of the container.
     pub container: String,
-    /// When, from the beginning.
+    /// The time of the event, from the beginning.
     pub at: ScriptDuration,
 }
 
@@ -169,35 +169,35 @@ pub struct Moment {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
-    /// Probability that a runtime event is lost.
+    /// The probability that a runtime event is lost.
     pub lose: f64,
-    /// Probability that it comes twice.
+    /// The probability that an event arrives twice.
     pub duplicate: f64,
-    /// Probability that it comes late.
+    /// The probability that an event arrives late.
     pub delay: f64,
-    /// The maximum delay; 500 ms if not given.
+    /// The maximum delay. The default is 500 ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_max: Option<ScriptDuration>,
-    /// After a lost event the state of the runtime is polled within this time; 1 s if not given.
+    /// After a lost event, the state of the runtime is polled within this time. The default is 1 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resync: Option<ScriptDuration>,
-    /// Every duration varies by up to this share.
+    /// The share by which every duration may vary.
     pub jitter: f64,
-    /// The agent crashes and restarts.
+    /// Crashes of the agent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agent_restarts: Vec<AgentRestart>,
-    /// The runtime loses track of a container.
+    /// Containers that the runtime loses track of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_containers: Vec<Moment>,
 }
 
-/// The agent crashes and restarts.
+/// A crash and restart of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentRestart {
-    /// When, from the beginning.
+    /// The time of the crash, from the beginning.
     pub at: ScriptDuration,
-    /// How long it is down; 100 ms if not given.
+    /// How long the agent is down. The default is 100 ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takes: Option<ScriptDuration>,
 }

@@ -6,8 +6,8 @@ use outrigger_text::duration_ms;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A duration in milliseconds. In a script: seconds as a number (`1.5`), text with units (`1m30s`, `250ms`),
-/// or `forever`.
+/// A duration in milliseconds. In a script it is a number of seconds (`1.5`), a text with units (`1m30s`,
+/// `250ms`), or `forever`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScriptDuration(pub u64);
 
@@ -15,12 +15,12 @@ impl ScriptDuration {
     /// Longer than any simulation.
     pub const FOREVER: ScriptDuration = ScriptDuration(u64::MAX);
 
-    /// Milliseconds.
+    /// A duration from milliseconds.
     pub const fn ms(ms: u64) -> ScriptDuration {
         ScriptDuration(ms)
     }
 
-    /// Seconds.
+    /// A duration from seconds.
     pub const fn seconds(seconds: u64) -> ScriptDuration {
         ScriptDuration(seconds * 1_000)
     }
@@ -34,7 +34,7 @@ impl ScriptDuration {
     }
 
     fn from_ms(ms: f64) -> Option<ScriptDuration> {
-        // A hundred years is more than anyone simulates, and keeps sums far from overflow.
+        // The limit of a hundred years is longer than any simulation, and prevents overflow of sums.
         (0.0..3.2e12).contains(&ms).then(|| ScriptDuration(ms.round() as u64))
     }
 }

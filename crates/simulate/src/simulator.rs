@@ -1,4 +1,4 @@
-//! The main loop: events are passed to the engine and its decisions are carried out, on a virtual clock.
+//! The main loop. It passes events to the engine and carries out its decisions, on a virtual clock.
 
 use outrigger_lifecycle::trace::{Entry, Recorder};
 use outrigger_lifecycle::{Change, Decision, Engine, Event, Observation, Plan, RestartPolicy, Time, Wait};
@@ -8,7 +8,7 @@ use crate::script::Script;
 use crate::script_duration::ScriptDuration;
 use crate::world::{FaultCounters, Note, What, World};
 
-/// Makes the decisions. [`Engine`], except in tests that break its rules on purpose.
+/// Makes the decisions. This is [`Engine`], except in tests that break its rules on purpose.
 pub trait Decider {
     /// The plan.
     fn plan(&self) -> &Plan;
@@ -18,9 +18,9 @@ pub trait Decider {
     fn handle(&mut self, event: &Event, now: Time);
     /// Decides what to do now.
     fn step(&mut self, now: Time, out: &mut Decision);
-    /// Changes to a new plan.
+    /// Updates the pod to a new plan, and returns the changes.
     fn update(&mut self, plan: &Plan) -> Vec<Change>;
-    /// Crashes and restarts with only the stored state.
+    /// Crashes, and restarts with only the stored state.
     fn restart(&mut self);
 }
 
@@ -53,21 +53,21 @@ impl Decider for Engine {
     }
 }
 
-/// Observes a simulation.
+/// Observes a simulation. The methods are called after the fact.
 pub trait Watch {
-    /// After an event was handled.
+    /// Called after an event was handled.
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time);
-    /// After a step.
+    /// Called after a step.
     fn step(&mut self, plan: &Plan, obs: &Observation, decision: &Decision, now: Time);
-    /// After the pod was updated to the nth plan of the scenario.
+    /// Called after the pod was updated to the nth plan of the scenario.
     fn updated(&mut self, nth: usize, plan: &Plan, obs: &Observation, changes: &[Change], now: Time);
-    /// After the agent restarted from a crash.
+    /// Called after the agent has restarted from a crash.
     fn restarted(&mut self, plan: &Plan, obs: &Observation, now: Time);
-    /// At the end; `running` are the containers that are actually running.
+    /// Called at the end. `running` are the containers that are actually running.
     fn over(&mut self, plan: &Plan, obs: &Observation, running: &[usize], now: Time);
 }
 
-/// Ignores everything.
+/// A watcher that ignores everything.
 impl Watch for () {
     fn event(&mut self, _: &Plan, _: &Observation, _: &Event, _: Time) {}
     fn step(&mut self, _: &Plan, _: &Observation, _: &Decision, _: Time) {}
@@ -76,7 +76,7 @@ impl Watch for () {
     fn over(&mut self, _: &Plan, _: &Observation, _: &[usize], _: Time) {}
 }
 
-/// Passes everything to both.
+/// Two watchers that both see everything.
 impl<A: Watch, B: Watch> Watch for (A, B) {
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
         self.0.event(plan, obs, event, now);
@@ -135,7 +135,7 @@ pub struct Tape {
 }
 
 impl Tape {
-    /// Keeps at most `max` entries.
+    /// A recorder that keeps at most `max` entries.
     pub fn new(plan: &Plan, max: usize) -> Tape {
         Tape { recorder: Recorder::new(plan), entries: Vec::new(), max }
     }
@@ -169,13 +169,13 @@ impl Watch for Tape {
 /// Limits of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Maximum virtual time.
+    /// The maximum virtual time.
     pub horizon: ScriptDuration,
-    /// Maximum number of engine steps.
+    /// The maximum number of engine steps.
     pub steps_max: u64,
-    /// Maximum number of recorded trace entries; 0 records nothing.
+    /// The maximum number of recorded trace entries. With 0, nothing is recorded.
     pub trace_max: usize,
-    /// A pod that never ends and is never told to stop is stopped at this time.
+    /// The time at which a pod is stopped that never ends and is never told to stop.
     pub stop_endless_at: Option<ScriptDuration>,
 }
 
@@ -195,24 +195,24 @@ impl Default for Options {
 pub enum Ending {
     /// The pod is over.
     Finished,
-    /// Nothing more is going to happen, and the pod is not over: it runs, or it waits forever.
+    /// Nothing more will happen, but the pod is not over: it keeps running or waits forever.
     AtRest,
-    /// The virtual time is up.
+    /// The maximum virtual time has passed.
     OutOfTime,
-    /// The engine took more steps than allowed.
+    /// The engine has made the maximum number of steps.
     OutOfSteps,
 }
 
-/// Totals of a simulation.
+/// Counters of a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Events the engine handled.
+    /// The number of events that the engine handled.
     pub events: u64,
-    /// Steps of the engine.
+    /// The number of engine steps.
     pub steps: u64,
-    /// Actions of the engine, internal transitions included.
+    /// The number of actions, including internal ones.
     pub actions: u64,
-    /// Faults.
+    /// The number of faults, by kind.
     pub faults: FaultCounters,
 }
 
@@ -223,11 +223,11 @@ pub struct Summary {
     pub ending: Ending,
     /// When it ended.
     pub at: Time,
-    /// The totals.
+    /// The counters.
     pub counters: Counters,
 }
 
-/// Plays pods through scenarios. Reuses its buffers, so that a million lives need no more memory than one.
+/// Plays pods through scenarios. It reuses its buffers, so that a million lives need no more memory than one.
 #[derive(Debug)]
 pub struct Simulator {
     world: World,
@@ -253,12 +253,12 @@ impl Simulator {
         }
     }
 
-    /// Why containers wait, after the last step.
+    /// Why containers wait after the last step.
     pub fn waits(&self) -> &[(usize, Wait)] {
         &self.decision.waits
     }
 
-    /// Plays one life.
+    /// Plays one life of a pod.
     pub fn run(
         &mut self,
         decider: &mut impl Decider,
@@ -338,7 +338,7 @@ impl Simulator {
                 self.world.reconcile(decider.observation(), &mut self.notes);
                 returned = true;
             }
-            // An update is retried until the agent is up.
+            // An update is retried until the agent is running.
             What::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
             // A delayed update may come after the next one, which already includes its changes.
             What::Update { nth } if !self.world.take_update(nth) => {}
@@ -370,15 +370,15 @@ pub struct Outcome {
     pub observation: Observation,
     /// How it ended.
     pub ending: Ending,
-    /// Virtual time it took.
+    /// The virtual time that it took.
     pub duration_ms: u64,
     /// Why containers wait, if it did not finish.
     pub waits: Vec<(usize, Wait)>,
-    /// The totals.
+    /// The counters.
     pub counters: Counters,
 }
 
-/// Plays one life of a pod. The same arguments give the same outcome, byte for byte.
+/// Plays one life of a pod. The same arguments always give exactly the same outcome.
 pub fn simulate(plan: &Plan, script: &Script, seed: u64, options: &Options) -> Result<Outcome, ScriptError> {
     let mut scenario = Scenario::new(plan, script)?;
     let endless = plan.containers.iter().any(|c| c.keeps_alive && c.restart.policy == RestartPolicy::Always);

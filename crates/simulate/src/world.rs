@@ -1,6 +1,6 @@
-//! The world around the engine: a runtime that follows the scenario, and a queue of future events.
+//! The world around the engine: a runtime that follows the scenario, and a queue of scheduled events.
 //!
-//! The world has the actual state; the agent's view of it passes through the scenario's faults.
+//! The world knows the actual state. The agent sees it through the faults of the scenario.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
 /// Why an instance ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// By itself, as scripted.
+    /// It exits by itself, as scripted.
     Own,
     /// It was told to stop.
     Term,
@@ -110,7 +110,7 @@ pub(crate) enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Item {
     at: Time,
-    /// Events at the same time happen in the order they were scheduled.
+    /// The order of events at the same time: they happen in the order in which they were scheduled.
     number: u64,
     what: What,
 }
@@ -146,20 +146,20 @@ struct Truth {
     pulling: bool,
     pulls_failed: u32,
     starts_failed: u32,
-    /// Counts hook runs, so that the end of a cancelled one is not reported.
+    /// Counts hook runs, so that the end of a cancelled run is not reported.
     hook_runs: [u32; 3],
 }
 
 /// How often each fault happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultCounters {
-    /// Events that never came.
+    /// The number of events that were lost.
     pub lost: u64,
-    /// Events that came twice.
+    /// The number of events that arrived twice.
     pub duplicated: u64,
-    /// Events that came late.
+    /// The number of events that arrived late.
     pub delayed: u64,
-    /// Times the agent died.
+    /// The number of crashes of the agent.
     pub agent_restarts: u64,
 }
 
@@ -168,7 +168,7 @@ pub struct FaultCounters {
 pub(crate) struct World {
     queue: BinaryHeap<Reverse<Item>>,
     number: u64,
-    /// How many updates were applied or superseded.
+    /// The number of updates that were applied or superseded.
     updates_made: usize,
     rng: Rng,
     truths: Vec<Truth>,
@@ -177,14 +177,14 @@ pub(crate) struct World {
     sandbox_generation: u32,
     sandboxes_failed: u32,
     reconcile_due: bool,
-    /// Counts restarts of the agent: replies meant for an earlier one are dropped.
+    /// Counts restarts of the agent. Replies to an earlier agent are dropped.
     epoch: u32,
     agent_down: bool,
     pub(crate) faults: FaultCounters,
     texts: Texts,
 }
 
-/// Texts of events, allocated once.
+/// The texts of events. They are allocated once.
 #[derive(Debug)]
 struct Texts {
     sandbox: Arc<str>,
@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// Resets everything to the beginning, but keeps the buffers.
+    /// Resets everything to the beginning, and keeps the buffers.
     pub(crate) fn reset(&mut self, scenario: &Scenario, seed: u64) {
         self.queue.clear();
         self.number = 0;
@@ -276,14 +276,14 @@ impl World {
         }
     }
 
-    /// Records that an update is applied, unless a later one was applied before it.
+    /// Records that an update is applied. Returns false if a later one was applied before it.
     pub(crate) fn take_update(&mut self, nth: usize) -> bool {
         let is_next = nth >= self.updates_made;
         self.updates_made = self.updates_made.max(nth + 1);
         is_next
     }
 
-    /// The agent is down: the update is tried again later.
+    /// Schedules the update again, because the agent is down.
     pub(crate) fn update_later(&mut self, nth: usize, now: Time) {
         self.arrange(now + 100, What::Update { nth });
     }
@@ -399,8 +399,8 @@ impl World {
         }
     }
 
-    /// Answers a signal to a container that does not exist. The answer belongs to the call: it is neither
-    /// lost nor late, so it cannot be mistaken for an event of a later attempt with the same number.
+    /// Answers a signal to a container that does not exist. The answer belongs to the call, so it is neither
+    /// lost nor late. It can therefore not be mistaken for an event of a later attempt with the same number.
     fn tell_gone(&mut self, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         let ended = match truth.life {
@@ -453,7 +453,7 @@ impl World {
             What::Tell {
                 note: note @ (Note::Stop(_) | Note::ImageChanged(_) | Note::Restart(_)), ..
             } => {
-                // Requests are repeated until the agent is up.
+                // Requests are repeated until the agent is running.
                 if self.agent_down {
                     self.arrange(now + 10, what);
                     return None;
@@ -482,7 +482,7 @@ impl World {
                 }
                 None
             }
-            // Handled by the simulator itself.
+            // The simulator itself handles these.
             What::Reconcile | What::AgentReturns | What::Update { .. } => None,
         }
     }
@@ -501,7 +501,7 @@ impl World {
         }
     }
 
-    /// Ends a hook, and the container if the script says so. Returns the hook's error.
+    /// Ends a hook, and its container if the script says so. Returns the hook's error.
     fn hook_done(
         &mut self,
         scenario: &Scenario,
@@ -592,7 +592,8 @@ impl World {
         }
         self.sandbox_ready = false;
         self.tell(scenario, Note::SandboxLost, now);
-        // A machine that goes down takes the containers with it; a dead pause process may not.
+        // If the machine went down, its containers have ended. If only the pause process died, they may still
+        // run.
         if self.rng.chance(0.5) {
             for container in 0..self.truths.len() {
                 let attempt = self.truths[container].attempt;
@@ -629,8 +630,7 @@ impl World {
             self.reconcile_in(scenario, now);
             return;
         }
-        // Answers to a request arrive in their own time; only events of an instance can be overtaken by later
-        // ones.
+        // Only events of an instance can be overtaken by later ones. Answers to requests are never delayed.
         let news = matches!(note, Note::Started(..) | Note::Exited(..) | Note::Lost(..));
         let late = if news && self.rng.chance(scenario.delay) {
             self.faults.delayed += 1;
@@ -654,7 +654,7 @@ impl World {
         }
     }
 
-    /// The agent is back: containers that were being started either exist now or do not.
+    /// The agent is running again. Each container that was being started now either exists or does not.
     pub(crate) fn agent_returns(&mut self, scenario: &Scenario, now: Time) {
         self.agent_down = false;
         self.sandbox_creating = false;
@@ -672,7 +672,7 @@ impl World {
         }
     }
 
-    /// Compares the agent's view with the actual state, and reports what it missed.
+    /// Compares the agent's view with the actual state, and reports what the agent has missed.
     pub(crate) fn reconcile(&mut self, obs: &Observation, notes: &mut Vec<Note>) {
         self.reconcile_due = false;
         match obs.sandbox.state {
@@ -700,7 +700,7 @@ impl World {
         }
     }
 
-    /// Converts a message to an event of the engine.
+    /// Converts a message into an event of the engine.
     pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
         match note {
             Note::SandboxReady => Event::SandboxReady,

@@ -1,7 +1,7 @@
-//! The same pod written in two equivalent dialects must behave the same.
+//! The same pod in two equivalent dialects must behave in the same way.
 //!
-//! Every pair below says what must be left out for the two to be equivalent. A difference is printed with its
-//! seed; `OUTRIGGER_SEED=N` plays only that one.
+//! The comment of each pair says what its pods must not have for the two to be equivalent. A difference is
+//! printed with its seed, and `OUTRIGGER_SEED=N` plays only that seed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,14 +15,14 @@ use serde_json::{Map, Value, json};
 
 use crate::common::env_number;
 
-/// Lives per pair.
+/// The number of lives per pair.
 const LIVES: u64 = 3_000;
 
-/// The two ways to write a pod.
+/// One pod in two notations.
 struct Pair {
     one: PodInput,
     other: PodInput,
-    /// Whether they are equivalent even after the grace period.
+    /// Whether they are also equivalent after the grace period.
     after_grace: bool,
 }
 
@@ -74,8 +74,8 @@ fn input(annotations: &[(&str, &str)], spec: &Value) -> PodInput {
 
 const DEPENDS_ON: &str = "outrigger.dev/depends-on";
 
-/// Native sidecars, and the same chain as a graph. One main: a graph starts mains together, a list starts
-/// them one after the other.
+/// Native sidecars, and the same chain as a graph. There is only one main, because a graph starts mains
+/// together and a list starts them one after the other.
 fn native(rng: &mut Rng) -> Pair {
     let mut inits = Vec::new();
     let mut lines = Vec::new();
@@ -103,7 +103,8 @@ fn native(rng: &mut Rng) -> Pair {
     }
 }
 
-/// The KEP's sidecars, and the same as a graph. Without preStop hooks on sidecars, which the KEP runs twice; one main.
+/// The KEP's sidecars, and the same order as a graph. Sidecars have no preStop hooks, because the KEP runs
+/// them twice. There is only one main.
 fn kep(rng: &mut Rng) -> Pair {
     let inits: Vec<Value> =
         (0..rng.below(2)).map(|i| json!({"name": format!("i{i}"), "image": "i"})).collect();
@@ -131,7 +132,7 @@ fn kep(rng: &mut Rng) -> Pair {
     }
 }
 
-/// Launch priority in two levels, and the same as a graph without a stop order.
+/// Launch priority with two levels, and the same order as a graph without a stop order.
 fn priority(rng: &mut Rng) -> Pair {
     let count = rng.between(2, 5);
     let plain: Vec<Value> = (0..count).map(|i| container(rng, &format!("c{i}"), true)).collect();
@@ -166,7 +167,7 @@ fn priority(rng: &mut Rng) -> Pair {
     }
 }
 
-/// The visible events of a life.
+/// The visible events of a life, and its result.
 fn life(plan: &Plan, script: &Script, seed: u64, until: Option<Time>) -> (Vec<String>, String) {
     const SEEN: [Kind; 9] = [
         Kind::Starting,

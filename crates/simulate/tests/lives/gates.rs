@@ -1,4 +1,4 @@
-//! When mains may start behind several sidecars.
+//! When mains may start if they wait for several sidecars.
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::trace::{ContainerEvent, TraceEvent};
@@ -6,7 +6,7 @@ use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, explain, plan};
 use outrigger_simulate::{Ending, Options, Outcome, Script, ScriptDuration, simulate};
 use serde_json::{Value, json};
 
-/// A main behind two sidecars of the KEP, each with a readiness probe.
+/// A main that waits for two KEP sidecars, each with a readiness probe.
 fn planned() -> Plan {
     let sidecar = |name: &str| {
         let probe = json!({"exec": {"command": ["up"]}, "periodSeconds": 1, "failureThreshold": 1});
@@ -33,9 +33,10 @@ fn played(plan: &Plan, second: Value) -> Outcome {
     simulate(plan, &script, 0, &options).expect("it fits")
 }
 
-/// The KEP: "until they are all ready it will not return the non-sidecars". So they are ready at the same time, as the levels
-/// of Kruise are (LP-23, LP-26). A sidecar that was ready and is restarted may be ready again, and the mains wait for that. Only
-/// one that has ended for good, which could never be ready again, lets them pass.
+/// The KEP: "until they are all ready it will not return the non-sidecars". All sidecars must therefore be
+/// ready at the same time, like the levels of Kruise (LP-23, LP-26). If a sidecar was ready and is restarted,
+/// the mains wait until it is ready again. Only a sidecar that has ended for good, and can never be ready
+/// again, does not block them.
 #[test]
 fn mains_wait_until_all_sidecars_are_ready_at_the_same_time() {
     let plan = planned();
@@ -52,13 +53,13 @@ fn mains_wait_until_all_sidecars_are_ready_at_the_same_time() {
     };
     let at = began(&back).expect("it starts");
     assert!((24_000..60_000).contains(&at), "{at}");
-    // It is never ready again: the mains wait, and it is said what for.
+    // It is never ready again. The mains wait, and the reason is reported.
     let never = played(&plan, json!({"ready_after": "forever"}));
     assert_eq!((began(&never), never.ending), (None, Ending::OutOfTime));
     let (_, wait) = never.waits.iter().find(|(c, _)| *c == main).expect("it waits");
     let why = explain(&plan, &never.observation, main, *wait, Time(never.duration_ms));
     assert!(why.contains("waits for `crashes` to be ready"), "{why}");
-    // One that has ended for good, and was ready once, lets them pass.
+    // A sidecar that was ready and has ended for good does not block them.
     let ended = played(&plan, json!({"runs": "4s", "exit": 0}));
     let at = began(&ended).expect("it starts");
     assert!((10_000..60_000).contains(&at), "{at}");

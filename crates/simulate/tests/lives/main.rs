@@ -1,5 +1,5 @@
-//! Simulated lives, one file per subject. Built as one program: each program contains the decoders of a whole
-//! pod.
+//! Tests with simulated lives, one file per subject. They are one program, because every test program
+//! contains the decoders of a whole pod and takes long to build.
 
 mod common;
 mod differential;

@@ -1,9 +1,9 @@
-//! Promise 6: with no dialect in use, a pod behaves as a plain Kubernetes pod.
+//! Invariant 6: with no dialect in use, a pod behaves as a plain Kubernetes pod.
 //!
-//! The model below is complete and independent of the engine: init containers one after the other (R1.2,
-//! R1.3), mains in list order without waiting for each other (R1.5), restart policy (R2.1), back-off (R1.60
-//! to R1.63), failed init containers (1.4), completion (R4.5, R4.6), TERM, grace and KILL (R3.13 to R3.17),
-//! and the phase at the end. Random pods must do the same things at the same millisecond.
+//! The model below is complete and independent of the engine. It covers init containers one after the other
+//! (R1.2, R1.3), mains in list order without waiting for each other (R1.5), restart policy (R2.1), back-off
+//! (R1.60 to R1.63), failed init containers (1.4), completion (R4.5, R4.6), TERM, grace period and KILL
+//! (R3.13 to R3.17), and the final phase. Random pods must do the same things in the same millisecond.
 
 use crate::common::env_number;
 use outrigger_lifecycle::trace::{ContainerEvent, PodEvent, TraceEvent};
@@ -15,16 +15,16 @@ const PODS: u64 = 5_000;
 const SANDBOX_MS: u64 = 50;
 const PULL_MS: u64 = 100;
 
-/// An event of a container: time, container, event.
+/// An event of a container: (time, container, event).
 type Fact = (u64, String, String);
 
-/// The model's view of the end of the pod.
+/// The stop requests of the script.
 #[derive(Debug, Clone, Copy)]
 struct Stops {
     first: u64,
     /// The end of the grace period.
     deadline: u64,
-    /// From when on the grace period is zero.
+    /// The time from which the grace period is zero.
     zero_from: Option<u64>,
     second: Option<(u64, u64)>,
 }
@@ -42,12 +42,12 @@ impl Stops {
         Stops { first: first.at.0, deadline: first.at.0 + own, zero_from, second }
     }
 
-    /// When a container told to stop at `told` is killed.
+    /// When a container that was told to stop at `told` is killed.
     fn kill_at(&self, told: u64) -> u64 {
         let late = |deadline: u64| deadline.max(told + 2_000);
         let mut at = late(self.deadline);
         if let Some((second, grace)) = self.second {
-            // The second request only has an effect once it arrives.
+            // The second request has no effect before it arrives.
             at = at.min(late((second + grace).min(self.deadline)).max(second));
         }
         self.zero_from.map_or(at, |zero| at.min(zero.max(told)))
@@ -59,16 +59,16 @@ struct Model<'a> {
     script: &'a Script,
     stops: Stops,
     facts: Vec<Fact>,
-    /// When containers were running.
+    /// The times at which containers were started.
     up: Vec<u64>,
 }
 
 /// The final state of a container.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum End {
-    /// It ended permanently, successfully or not.
+    /// It ended for good, with success or not.
     Final { at: u64, failed: bool },
-    /// It was stopped with the pod; how its last instance ended, if it ever ran.
+    /// It was stopped with the pod. `failed` says how its last instance ended, if it ever ran.
     Stopped { at: u64, failed: Option<bool> },
 }
 
@@ -121,7 +121,7 @@ impl Model<'_> {
         }
     }
 
-    /// Everything one container does from the moment it may start until the pod stops at `stop`.
+    /// Everything that one container does, from the time it may start until the pod stops at `stop`.
     fn play(&mut self, i: usize, may_start: u64, stop: u64) -> (End, Option<u64>) {
         let (mut at, mut attempt, mut launched, mut last) = (may_start, 0, None, None);
         let (mut wait, mut let_through): (Option<u64>, u64) = (None, 0);
@@ -197,7 +197,7 @@ impl Model<'_> {
         script.and_then(|c| c.pull.takes).map_or(PULL_MS, |s| s.0)
     }
 
-    /// The whole pod: when it is over, and its phase.
+    /// Plays the whole pod. Returns when it is over, and its phase.
     fn pod(&mut self) -> (u64, &'static str) {
         let stop = self.stops.first;
         let mut turn = SANDBOX_MS;
@@ -283,7 +283,7 @@ fn check(seed: u64) -> Result<bool, String> {
     };
     let (over, phase) = model.pod();
     let (mut expected, stops, up) = (model.facts, model.stops, model.up);
-    // Events in the same millisecond as a request may count as before or after it.
+    // Events in the same millisecond as a request may be before or after it.
     let requests = [Some(stops.first), stops.second.map(|s| s.0)];
     let tie = |at: u64| requests.contains(&Some(at));
     if up.iter().any(|&at| tie(at)) || requests[0] == requests[1] {

@@ -1,15 +1,15 @@
-//! Checks the six promises of the engine on random pods in every dialect, with random scripts and random
+//! Checks the six invariants of the engine on random pods in every dialect, with random scripts and random
 //! faults.
 //!
-//! A failing seed is printed with the command that replays it; seeds that once failed are listed in
-//! `regressions.txt` and are replayed by every run.
+//! A failing seed is printed with the command that replays it. `regressions.txt` lists seeds that once
+//! failed, and every test run replays them.
 
 use crate::common::env_number;
 use crate::common::life::{self, Kind};
 use outrigger_simulate::random::{self, Trouble};
 use outrigger_simulate::{Options, Rng, simulate};
 
-/// Lives in the normal test run. `OUTRIGGER_SOAK=N` plays N instead.
+/// The number of lives in a normal test run. `OUTRIGGER_SOAK=N` plays N instead.
 const LIVES: u64 = 20_000;
 
 #[test]
@@ -17,21 +17,21 @@ fn random_pods_keep_the_promises() {
     play(Kind::Any);
 }
 
-/// Hooks that hang or take nearly all of a grace period of 0 to 3 s, helpers of every dialect that crash
-/// repeatedly, late images.
+/// Hooks hang or take nearly the whole grace period of 0 to 3 s, helpers of every dialect crash repeatedly,
+/// and images are late.
 #[test]
 fn pods_that_are_hard_to_stop_keep_the_promises() {
     play(Kind::Hard);
 }
 
-/// Images, grace periods and deadlines that change while the pod runs, ephemeral containers that are added,
-/// restarts of one container and of all.
+/// Images, grace periods and deadlines change while the pod runs, ephemeral containers are added, and one or
+/// all containers are restarted.
 #[test]
 fn pods_that_are_changed_and_restarted_keep_the_promises() {
     play(Kind::Changed);
 }
 
-/// Whole pods that are restarted: they stop in the same order as for good, whatever their hooks do.
+/// A pod that restarts as a whole stops in the same order as one that stops for good, whatever its hooks do.
 #[test]
 fn pods_that_are_restarted_as_a_whole_keep_the_promises() {
     play(Kind::Restarted);
@@ -130,7 +130,7 @@ fn repeated_events_leave_no_trace() {
         script.faults.duplicate = 1.0;
         let twice = simulate(&plan, &script, seed, &options).expect("the script fits");
         assert!(once.trace.len() > 5, "seed {seed}");
-        // A pod may be stopped before anything else happens.
+        // Some pods are stopped before any event happens.
         let repeats = twice.counters.faults.duplicated;
         assert!(repeats > 0 || once.counters.events <= 1, "seed {seed}: {} events", once.counters.events);
         repeated += usize::from(repeats > 0);

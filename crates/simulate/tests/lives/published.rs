@@ -1,4 +1,4 @@
-//! The pods that a run publishes (`--status`) mean the same as the manifest they were read from.
+//! Pods that a run publishes (`--status`) mean the same as the manifest that they were read from.
 #![allow(clippy::disallowed_methods, reason = "the manifests are files")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tests of the checker: every rule is broken on purpose once, and the checker must notice.
+//! Tests of the checker: each test breaks a rule on purpose, and the checker must notice it.
 
 use crate::common::life::Case;
 use outrigger_lifecycle::{
@@ -7,7 +7,7 @@ use outrigger_lifecycle::{
 };
 use outrigger_simulate::Decider;
 
-/// Lives within which a violation must be noticed.
+/// The number of lives within which a violation must be noticed.
 const LIVES: u64 = 2_000;
 
 /// The broken rule.
@@ -18,7 +18,7 @@ enum Sabotage {
     IgnoreGates,
     /// Started counts as ready.
     StartedIsReady,
-    /// A container that has exited counts as completed, whatever its code.
+    /// A container that has exited with any code counts as completed.
     AnyExitCompletes,
     /// All containers are told to stop at once.
     IgnoreStopOrder,
@@ -28,27 +28,27 @@ enum Sabotage {
     OrderEndsWithGrace,
     /// Mains are told to stop without waiting for the sidecars' preStop hooks.
     NoFirstHooks,
-    /// KILL instead of TERM.
+    /// KILL is sent instead of TERM.
     KillAtOnce,
-    /// TERM and KILL together.
+    /// TERM and KILL are sent together.
     NoTimeToReact,
     /// Sidecars keep the pod alive.
     SidecarsKeepAlive,
     /// KILL is never sent.
     NeverKill,
-    /// TERM is never sent, nor is KILL.
+    /// Neither TERM nor KILL is sent.
     NeverSignal,
     /// The wake-up time is forgotten.
     NeverWake,
-    /// Whatever exits during a stop is started again.
+    /// A container that has exited is started again during a stop.
     RestartWhileStopping,
-    /// A pod that is being stopped starts over.
+    /// A pod that is being stopped gets a new sandbox.
     SandboxWhileStopping,
     /// The pod counts as over as soon as it stops.
     FinishEarly,
     /// Everything is started twice.
     StartTwice,
-    /// Exits of containers are not noticed.
+    /// Exits of containers are ignored.
     ForgetExits,
     /// No reason is given for waiting containers.
     NoReasons,
@@ -58,15 +58,15 @@ enum Sabotage {
     AlwaysRestart,
     /// `Always` means `Never`.
     NeverRestart,
-    /// A pod stops when its status is read.
+    /// A pod is stopped although nothing ends it.
     StopForNothing,
 }
 
-/// The engine, with a rule broken.
+/// The engine with one broken rule.
 struct Saboteur {
     sabotage: Sabotage,
     engine: Engine,
-    /// The observation the saboteur reports, if it differs from the engine's.
+    /// The observation that is reported instead of the engine's, if they differ.
     pretence: Option<Observation>,
     injected: bool,
 }
@@ -210,7 +210,7 @@ impl Decider for Saboteur {
     }
 }
 
-/// The first life in which the promise is seen broken.
+/// The first life in which the checker notices a violation of the invariant.
 fn caught(sabotage: Sabotage, invariant: u8) -> Option<(u64, String)> {
     (1..=LIVES).find_map(|seed| {
         let case = Case::new(seed);

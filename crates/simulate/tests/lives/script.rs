@@ -1,4 +1,4 @@
-//! Scripts: what is accepted, what is refused, and the defaults.
+//! Scripts: which are accepted, which are refused, and the defaults.
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Phase, Plan, PodInput, phase, plan};
@@ -19,7 +19,7 @@ fn planned(policy: &str) -> Plan {
     plan(&PodInput { pod, ..Default::default() }, &FeatureGates::default()).expect("a plan").plan
 }
 
-/// The example in docs/guide/simulate.md is a valid script that fits a pod.
+/// The example in docs/guide/simulate.md is a valid script for a pod.
 #[test]
 fn the_documented_script_reads() {
     let document = include_str!("../../../../docs/guide/simulate.md");

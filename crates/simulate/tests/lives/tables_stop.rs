@@ -1,6 +1,6 @@
-//! Termination order and grace against the clock: table 12.10 and the worked cases of section 3.5 of
-//! docs/internals/spec/kubelet-lifecycle.md, and what the KEP and a hand-written graph promise when the grace runs out. Times are
-//! milliseconds since the stop began, not whole seconds (G-28).
+//! Stop order and grace period on the virtual clock: table 12.10 and the worked cases of section 3.5 of
+//! docs/internals/spec/kubelet-lifecycle.md, and what the KEP and a hand-written graph promise after the
+//! grace period. Times are milliseconds since the stop began, not whole seconds (G-28).
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use outrigger_lifecycle::{ContainerRef, FeatureGates, List, Plan, PodInput, plan
 use outrigger_simulate::{Ending, Options, Script, simulate};
 use serde_json::{Value, json};
 
-/// A container's part in a stop: when it was signalled, when it was gone, and its exit code.
+/// What happened to a container in a stop: when it was signalled, when it ended, and its exit code.
 type Fate = (&'static str, u64, u64, i64);
 
-/// The behaviour of a container: seconds it needs after TERM (none: it ignores it), seconds its preStop hook
-/// takes.
+/// How a container behaves: the seconds that it needs after TERM (`None`: it ignores TERM), and the seconds
+/// that its preStop hook takes.
 #[derive(Clone, Copy)]
 struct Does {
     name: &'static str,
@@ -34,19 +34,20 @@ fn hooked(does: Does, seconds: f64) -> Does {
     Does { hook: Some(seconds), ..does }
 }
 
-/// How the order of a pod is written.
+/// The dialect of a pod.
 #[derive(Clone, Copy, PartialEq)]
 enum Written {
     /// A chain of sidecars with `restartPolicy: Always`.
     Native,
     /// Independent sidecars with `lifecycle.type: Sidecar`.
     Kep,
-    /// A chain by `outrigger.dev/depends-on`: the main needs the last sidecar, that one the one before it.
+    /// A chain in `outrigger.dev/depends-on`: the main depends on the last sidecar, and each sidecar on the
+    /// one before it.
     DependsOn,
 }
 
-/// Stops a native pod of sidecars and one main: because the main has completed if `completes`, else by a
-/// request at 10 s.
+/// Stops a native pod with sidecars and one main. If `completes`, the main completes; otherwise a stop is
+/// requested at 10 s.
 fn fates(grace: u64, sidecars: &[Does], main: Does, completes: bool) -> Vec<(String, u64, u64, i64)> {
     fates_of(Written::Native, grace, sidecars, main, completes)
 }
@@ -122,12 +123,12 @@ fn fates_of(
         |i: &usize| std::cmp::Reverse(sidecars.iter().position(|d| d.name == plan.containers[*i].name));
     let mut order: Vec<usize> = (0..plan.containers.len()).collect();
     order.sort_by_key(latest_first);
-    // The main first, then the sidecars from the last to the first.
+    // The main comes first, then the sidecars from the last to the first.
     order.rotate_right(1);
     for i in order {
         let of =
             |event: Kind| outcome.trace.iter().find(|e| e.container == Some(i) && e.event.kind() == event);
-        // With a grace of zero there is no signal but KILL.
+        // With a grace period of zero, KILL is the only signal.
         if let (Some(told), Some(gone)) = (of(Kind::Terminating).or(of(Kind::Killing)), of(Kind::Exited)) {
             let TraceEvent::Container(ContainerEvent::Exited { code, .. }) = gone.event else {
                 panic!("an exit")
@@ -142,7 +143,7 @@ fn fates_of(
 
 #[track_caller]
 fn check(id: &str, fates: Vec<(String, u64, u64, i64)>, expected: &[Fate]) {
-    // A killed container is gone a millisecond after the KILL.
+    // A killed container ends one millisecond after KILL.
     let seen: Vec<(&str, u64, u64, i64)> =
         fates.iter().map(|(n, t, g, c)| (n.as_str(), *t, g - u64::from(*c == 137), *c)).collect();
     assert_eq!(seen, expected, "{id}");
@@ -169,7 +170,7 @@ fn table_12_10_waiting_time_before_the_signal() {
     check(
         "12.10/3",
         fates(2, &three(1.0), needs("main", 1.0), false),
-        // The grace period ends just as sc3 is gone: nothing waits any longer.
+        // The grace period ends just when sc3 ends, so no container waits any longer.
         &[
             ("main", 0, 1_000, 0),
             ("sc3", 1_000, 2_000, 0),
@@ -240,10 +241,10 @@ fn section_3_5_when_the_grace_runs_out() {
     );
 }
 
-/// "Containers and Sidecar will share the TerminationGracePeriod. If Containers don't exit before the end of the
-/// TerminationGracePeriod then they will be sent a SIGKIll as normal, Sidecars will then be sent a SIGTERM with a short
-/// grace period of 2 Seconds to give them a chance to cleanly exit." (the KEP). As normal means that one that was told
-/// to stop late has 2 s to react first (R3.16, R3.26).
+/// The KEP says: "Containers and Sidecar will share the TerminationGracePeriod. If Containers don't exit
+/// before the end of the TerminationGracePeriod then they will be sent a SIGKIll as normal, Sidecars will
+/// then be sent a SIGTERM with a short grace period of 2 Seconds to give them a chance to cleanly exit." "As
+/// normal" means that a container that was told to stop late has 2 s to react first (R3.16, R3.26).
 #[test]
 fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
     const HANGS: f64 = 3_600.0;
@@ -304,7 +305,7 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
             ignoring("proxy"),
             [("app", 0, 2_000, 137), ("proxy", 2_001, 4_001, 137)],
         ),
-        // Zero means KILL (G-29), and the order holds.
+        // A grace period of zero means KILL (G-29), and the order still holds.
         (
             "a grace of 0",
             0,
@@ -318,7 +319,7 @@ fn kep_sidecars_are_told_when_the_mains_are_gone_however_late() {
     }
 }
 
-/// A hand-written graph orders any two containers, and each of them gets its 2 s.
+/// A hand-written graph orders any two containers, and each of them gets 2 s.
 #[test]
 fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
     let three = [ignoring("a"), needs("b", 5.0), ignoring("c")];
@@ -350,8 +351,8 @@ fn every_stage_of_a_graph_is_gone_before_the_next_is_told() {
     );
 }
 
-/// R3.25: with native sidecars the kubelet signals everything that still waits at the end of the grace
-/// period, and so do we.
+/// R3.25: with native sidecars, the kubelet signals everything that still waits at the end of the grace
+/// period, and so does Outrigger.
 #[test]
 fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
     check(
@@ -366,7 +367,7 @@ fn native_sidecars_are_told_together_when_the_grace_is_spent_r3_25() {
     );
 }
 
-/// A sidecar that pulls its image at every start is still restarted while mains are stopping.
+/// A sidecar that pulls its image at every start is also restarted while mains are stopping.
 #[test]
 fn a_sidecar_that_always_pulls_comes_back_while_mains_drain_g18() {
     let pod: Pod = serde_json::from_value(json!({

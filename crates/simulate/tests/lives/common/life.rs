@@ -1,4 +1,4 @@
-//! One random life by its seed.
+//! One random life of a pod, derived from a seed.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +14,13 @@ pub struct Case {
     pub input: PodInput,
     pub plan: Plan,
     pub script: Script,
-    /// The updates of the pod.
+    /// The updates: time and plan.
     pub updates: Vec<(u64, Plan)>,
-    /// The times of restart requests, and their containers.
+    /// The restart requests: time and container.
     pub restarts: Vec<(u64, Option<usize>)>,
 }
 
-/// Which kind of lives to play.
+/// The kinds of random lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// All kinds of pods.
@@ -29,12 +29,12 @@ pub enum Kind {
     Hard,
     /// Pods that are updated and restarted while they run.
     Changed,
-    /// Hard pods that are restarted as a whole, some again before the restart is over.
+    /// Hard pods that are restarted as a whole, some of them again before the restart is over.
     Restarted,
 }
 
 impl Kind {
-    /// The test that replays one of them.
+    /// The test that replays one life of this kind.
     fn replay(self) -> &'static str {
         match self {
             Kind::Any => "one_seed",
@@ -107,7 +107,7 @@ impl Case {
         Options { horizon: ScriptDuration::seconds(3_600), stop_endless_at: None, ..Options::default() }
     }
 
-    /// Plays it with the given decider; returns the broken promises.
+    /// Plays the life with this decider. Returns the violated invariants.
     pub fn play(&self, decider: &mut impl Decider) -> (Summary, Vec<Violation>) {
         let scenario = self.scenario();
         let mut checker = Checker::new(&self.plan, scenario.slack_ms()).expect_updates(&self.updates);
@@ -116,7 +116,7 @@ impl Case {
     }
 }
 
-/// Plays the life of a seed; returns what went wrong, if anything.
+/// Plays the life of a seed. Returns an error that says what went wrong.
 pub fn check(kind: Kind, seed: u64) -> Result<Summary, String> {
     let played = catch_unwind(|| {
         let case = Case::of(kind, seed);
