@@ -1,10 +1,11 @@
-//! Durations, as users write them and as they are shown. Every flag, annotation and script uses this grammar.
+//! Durations as users write them and as messages show them. All flags, annotations and scripts use this
+//! grammar.
 
 use std::fmt;
 
-/// A hundred years: more than anyone waits, and far from an overflow of sums.
+/// The longest duration, a hundred years. It is longer than anyone waits, and prevents overflow of sums.
 const MS_MAX: u64 = 100 * 365 * 86_400_000;
-/// More digits than this cannot change the milliseconds.
+/// The number of fraction digits that can affect the milliseconds.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 /// Parses a duration into milliseconds: `1500ms`, `5s`, `1.5s`, `2m`, `1h`, `1m30s`. A number without a unit is in
@@ -35,7 +36,7 @@ fn in_range(ms: u64) -> Option<u64> {
     (ms <= MS_MAX).then_some(ms)
 }
 
-/// A decimal number of units, in milliseconds.
+/// Converts a decimal number of units to milliseconds.
 fn scaled(number: &str, unit_ms: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
@@ -47,10 +48,10 @@ fn scaled(number: &str, unit_ms: u64) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(unit_ms)?.checked_add(part)
 }
 
-/// A duration as people read it: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
+/// A duration in the form for people: `0.4 s`, `12.4 s`, `2 min 5 s`, `3 h 20 min`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HumanDuration(
-    /// Milliseconds.
+    /// The duration in milliseconds.
     pub u64,
 );
 

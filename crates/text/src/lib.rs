@@ -1,8 +1,10 @@
-//! Texts that every part of the program reads or writes in the same way.
+//! Text formats that all parts of the program read or write in the same way.
 //!
-//! - [`terminal`]: output that cannot control a terminal; [`SafeStream`] does the same for output in pieces.
+//! - [`terminal`]: output that cannot control a terminal. [`SafeStream`] does the same for output that
+//!   arrives in pieces.
 //! - [`log_line`]: the lines of a container's log.
-//! - [`duration`] and [`quantity`]: durations and sizes, with one grammar for flags, annotations and scripts.
+//! - [`duration`] and [`quantity`]: durations and quantities, with one grammar each for flags, annotations
+//!   and scripts.
 //! - [`name`]: names of objects, ports and labels.
 #![forbid(unsafe_code)]
 

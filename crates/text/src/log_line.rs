@@ -1,15 +1,15 @@
-//! Lines of a container's log, in the format all runtimes write (CRI).
+//! Lines of a container's log, in the CRI format that all runtimes write.
 
 /// One line of a log in CRI format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogLine<'a> {
-    /// When it was written, RFC 3339.
+    /// When it was written, in RFC 3339 format.
     pub time: &'a str,
     /// `stdout` or `stderr`.
     pub stream: &'a str,
-    /// The line continues in the next entry.
+    /// Whether the line continues in the next entry.
     pub partial: bool,
-    /// The text, without the line end.
+    /// The text, without its line end.
     pub text: &'a [u8],
 }
 

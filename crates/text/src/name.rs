@@ -1,10 +1,10 @@
-//! Names of objects, containers, ports and labels.
+//! Checks names of objects, containers, ports and labels.
 
 fn is_alphanumeric(b: u8) -> bool {
     b.is_ascii_lowercase() || b.is_ascii_digit()
 }
 
-/// Why a text is not a DNS-1123 label.
+/// Why a text is not a DNS-1123 label; `None` if it is one.
 pub fn dns_label_fault(name: &str) -> Option<&'static str> {
     let inner = |b| is_alphanumeric(b) || b == b'-';
     if name.len() > 63 {
@@ -17,7 +17,7 @@ pub fn dns_label_fault(name: &str) -> Option<&'static str> {
     )
 }
 
-/// Why a text is not a DNS-1123 subdomain.
+/// Why a text is not a DNS-1123 subdomain; `None` if it is one.
 pub fn dns_subdomain_fault(name: &str) -> Option<&'static str> {
     if name.len() > 253 {
         return Some("is longer than 253 characters");
@@ -32,7 +32,7 @@ pub fn dns_subdomain_fault(name: &str) -> Option<&'static str> {
     )
 }
 
-/// The nearest valid label to a name, to propose in a hint: `My_App` gives `my-app`.
+/// The most similar valid label, for a hint: `My_App` gives `my-app`.
 pub fn as_dns_label(name: &str) -> Option<String> {
     let text: String = name
         .chars()
@@ -46,7 +46,7 @@ pub fn as_dns_label(name: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Why a text is not a port name (IANA_SVC_NAME).
+/// Why a text is not a port name (IANA_SVC_NAME); `None` if it is one.
 pub fn port_name_fault(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > 15 {
         return Some("must have 1 to 15 characters");
@@ -63,7 +63,8 @@ pub fn port_name_fault(name: &str) -> Option<&'static str> {
     None
 }
 
-/// Why a text is not a key of a label or annotation, or the name of an extended resource: `[domain/]name`.
+/// Why a text is not a key of a label or annotation, or the name of an extended resource (`[domain/]name`);
+/// `None` if it is one.
 pub fn qualified_name_fault(key: &str) -> Option<&'static str> {
     let name = match key.split_once('/') {
         Some((prefix, name)) => {
@@ -77,7 +78,7 @@ pub fn qualified_name_fault(key: &str) -> Option<&'static str> {
     value_fault(name).or_else(|| name.is_empty().then_some("has no name"))
 }
 
-/// Why a text is not a label value.
+/// Why a text is not a label value; `None` if it is one.
 pub fn value_fault(value: &str) -> Option<&'static str> {
     if value.len() > 63 {
         return Some("is longer than 63 characters");
@@ -89,8 +90,8 @@ pub fn value_fault(value: &str) -> Option<&'static str> {
     )
 }
 
-/// Whether a text can be the name of an object such as a pod or ConfigMap. Names go into the paths of requests: a text
-/// that is not a name must not get there.
+/// Whether a text can be the name of an object such as a pod or ConfigMap. Names become part of request
+/// paths, so any other text must not be used there.
 pub fn is_object_name(text: &str) -> bool {
     dns_subdomain_fault(text).is_none()
 }

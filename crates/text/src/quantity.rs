@@ -1,4 +1,5 @@
-//! Kubernetes quantities: `100m`, `1.5`, `64Mi`, `2e3`. Exact down to a billionth, as in Kubernetes.
+//! Kubernetes quantities, such as `100m`, `1.5`, `64Mi` and `2e3`. They are exact to a billionth, as in
+//! Kubernetes.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,7 +8,7 @@ use std::ops::{Add, Sub};
 use thiserror::Error;
 
 const NANO: i128 = 1_000_000_000;
-/// The largest magnitude a quantity can have; more is capped, as in Kubernetes.
+/// The largest value of a quantity. As in Kubernetes, larger values are reduced to it.
 const MAX: i128 = i64::MAX as i128 * NANO;
 
 /// The notation of a quantity.
@@ -22,14 +23,14 @@ pub enum Format {
     Exponent,
 }
 
-/// An amount of something: cores, bytes, devices. Compares by value, in any notation.
+/// An amount of cores, bytes, devices and so on. Amounts compare by value, in any notation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Amount {
     nano: i128,
     format: Format,
 }
 
-/// A text that is not a quantity.
+/// Why a text is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QuantityError {
     /// The text is empty.
@@ -45,13 +46,13 @@ pub enum QuantityError {
     Suffix {
         /// The whole text.
         text: String,
-        /// The part that is not understood.
+        /// The unknown suffix.
         suffix: String,
     },
 }
 
-/// Parses a quantity. More precision than a billionth is rounded up; more than 2^63-1 is capped (as in
-/// Kubernetes).
+/// Parses a quantity. As in Kubernetes, digits beyond a billionth are rounded up, and values beyond 2^63-1
+/// are reduced to that.
 pub fn parse_quantity(text: &str) -> Result<Amount, QuantityError> {
     if text.is_empty() {
         return Err(QuantityError::Empty);
@@ -75,9 +76,9 @@ pub fn parse_quantity(text: &str) -> Result<Amount, QuantityError> {
 
 struct Unit {
     format: Format,
-    /// Powers of ten to multiply with.
+    /// The power of ten to multiply with.
     ten: i32,
-    /// Powers of 1024 to multiply with.
+    /// The power of 1024 to multiply with.
     binary: u32,
 }
 
@@ -108,7 +109,7 @@ impl Unit {
                 if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
                     return None;
                 }
-                // An exponent too long for a number is beyond every cap anyway.
+                // If the exponent does not fit into a number, the value exceeds the maximum anyway.
                 let ten: i32 = digits.parse().map_or(1_000, |n: i32| n.min(1_000));
                 Unit {
                     format: Format::Exponent,
@@ -120,16 +121,17 @@ impl Unit {
     }
 }
 
-/// `whole.fraction` times the unit, in billionths, rounded up and capped.
+/// `whole.fraction` times the unit, in billionths, rounded up and limited to the maximum.
 fn scale(whole: &str, fraction: &str, unit: &Unit) -> i128 {
     let digits = whole.bytes().chain(fraction.bytes()).skip_while(|b| *b == b'0');
     let multiplier = 1024_i128.pow(unit.binary);
-    // Value = digits * 10^(ten - fraction length) * 1024^binary; in billionths, nine more powers of ten.
+    // The value is digits * 10^(ten - fraction length) * 1024^binary. In billionths, that is nine more powers
+    // of ten.
     let mut point = i64::from(unit.ten) + 9 - fraction.len() as i64;
     let mut value: i128 = 0;
     let mut dropped = false;
-    // 38 digits fit an i128; the multiplier needs up to 18 of them. Digits after the first 19 significant
-    // ones only shift the point: at that size everything is capped or rounded.
+    // 38 digits fit into an i128, and the multiplier needs up to 18 of them. Digits after the first 19
+    // significant ones only move the decimal point: at that size, everything is limited or rounded.
     let mut kept = 0;
     for b in digits {
         let digit = i128::from(b - b'0');
@@ -167,12 +169,12 @@ impl Amount {
     /// Zero.
     pub const ZERO: Amount = Amount { nano: 0, format: Format::DecimalSi };
 
-    /// A whole number, for example of bytes.
+    /// An amount that is a whole number, for example of bytes.
     pub fn whole(n: i64) -> Amount {
         Amount { nano: i128::from(n) * NANO, format: Format::DecimalSi }
     }
 
-    /// A number of thousandths, for example of a core.
+    /// An amount in thousandths, for example of a core.
     pub fn milli(n: i64) -> Amount {
         Amount { nano: i128::from(n) * (NANO / 1000), format: Format::DecimalSi }
     }
@@ -261,13 +263,13 @@ impl std::str::FromStr for Amount {
     }
 }
 
-/// The canonical text: no fraction, the largest unit that allows that, in the original notation.
+/// Writes the canonical text: without a fraction, with the largest possible unit, in the original notation.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nano == 0 {
             return f.write_str("0");
         }
-        // Small numbers and fractions are never written in Ki and the like: that would lose precision.
+        // Small numbers and fractions are not written with binary units, because that would lose precision.
         let binary = self.format == Format::BinarySi && self.is_whole() && self.nano.abs() >= 1024 * NANO;
         if binary {
             let (n, power) = reduce(self.nano / NANO, 1024, 6);

@@ -1,21 +1,21 @@
-//! Output of a command on the user's terminal, as it comes.
+//! Makes the output of a command safe for the user's terminal while it arrives.
 //!
-//! The same as [`crate::terminal::safe_log`] for output that arrives in pieces: a sequence or a character may be split
-//! between two of them, and a prompt without a line end is shown at once.
+//! This does the same as [`crate::terminal::safe_log`], for output in pieces. A sequence or a character may
+//! be split between two pieces, and a prompt without a line end is shown at once.
 
 use crate::terminal::{push_escaped, reorders};
 
-/// More parameters than any colour has.
+/// The longest list of parameters that is kept. Colours need fewer.
 const PARAMETERS_MAX: usize = 64;
 
-/// Makes a stream of output safe for a terminal: colours are kept, all other control sequences are removed, and
-/// characters that change the text direction are written as `\u202e`.
+/// Makes a stream of output safe for a terminal. Colours are kept, and all other control sequences are
+/// removed. Characters that change the text direction are written as `\u202e`.
 #[derive(Debug)]
 pub struct SafeStream {
     colors: bool,
-    /// A colour was set in this line.
+    /// Whether a colour was set in this line.
     is_colored: bool,
-    /// The beginning of a character whose rest has not arrived.
+    /// The beginning of a character whose remaining bytes have not arrived.
     begun: Vec<u8>,
     state: State,
 }
@@ -25,23 +25,23 @@ enum State {
     Text,
     /// After ESC.
     Escape,
-    /// After ESC and a character that says that another one follows.
+    /// After ESC and a character that requires another one.
     Intermediate,
     /// After `ESC [`, with the parameters so far.
     Parameters(String),
-    /// In a title, a link or another string, up to BEL or ST.
+    /// In a title, a link or another string, which ends with BEL or ST.
     String,
     /// After ESC in a string.
     StringEscape,
 }
 
 impl SafeStream {
-    /// A stream at its beginning; without `colors`, colours are removed too.
+    /// A new stream. Without `colors`, colours are removed too.
     pub fn new(colors: bool) -> Self {
         SafeStream { colors, is_colored: false, begun: Vec::new(), state: State::Text }
     }
 
-    /// What to show of the next piece.
+    /// The safe form of the next piece.
     pub fn next(&mut self, piece: &[u8]) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.begun);
         bytes.extend_from_slice(piece);
@@ -60,7 +60,7 @@ impl SafeStream {
         out.into_bytes()
     }
 
-    /// What to show at the end.
+    /// The rest to show at the end of the stream.
     pub fn end(&mut self) -> Vec<u8> {
         let mut out = String::new();
         if !std::mem::take(&mut self.begun).is_empty() {
@@ -71,7 +71,8 @@ impl SafeStream {
     }
 
     fn take(&mut self, c: char, out: &mut String) {
-        // As in a log, nothing goes on in the next line: what is not closed hides no more than its own.
+        // As in a log, a sequence ends at the end of its line. An unclosed one can only hide text of its own
+        // line.
         if c == '\n' {
             self.reset(out);
             out.push(c);
@@ -123,7 +124,7 @@ impl SafeStream {
             '\x1b' => return State::Escape,
             '\u{9b}' => return State::Parameters(String::new()),
             '\u{90}' | '\u{98}' | '\u{9d}' | '\u{9e}' | '\u{9f}' => return State::String,
-            // Back to the beginning of its own line, as progress bars do.
+            // A carriage return goes back to the beginning of its own line, as progress bars do.
             '\t' | '\r' => out.push(c),
             c if c.is_control() => {}
             c if reorders(c) => push_escaped(out, c),
@@ -169,7 +170,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// However a sequence is cut, no part of it comes through.
+    /// No part of a sequence is shown, wherever the pieces split it.
     #[test]
     fn pieces_of_any_size_are_the_same() {
         for (input, expected) in TABLE {
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_replaced() {
-        // 0x9b alone is a control character for terminals that are not set to UTF-8.
+        // In terminals without UTF-8, the byte 0x9b is a control character.
         for (input, expected) in [
             (&b"\x9b2Jx"[..], "\u{fffd}2Jx"),
             (b"a\xffb", "a\u{fffd}b"),

@@ -1,7 +1,7 @@
-//! Texts that cannot control the user's terminal.
+//! Makes texts safe for the user's terminal.
 //!
 //! Colours are kept. Sequences that move the cursor, clear the screen, or change a mode or the title are
-//! removed: they would break the view below and leave the terminal in another state.
+//! removed. They would break the output and leave the terminal in a different state.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 pub fn scrub(line: &[u8], colors: bool) -> String {
     let text = String::from_utf8_lossy(line);
     let text = text.trim_end_matches(['\r', '\n']);
-    // Progress bars: only the last state counts.
+    // For progress bars, only the last state counts.
     let text = text.rsplit('\r').next().unwrap_or_default();
     let mut out = String::with_capacity(text.len());
     let mut colored = false;
@@ -37,9 +37,9 @@ pub fn scrub(line: &[u8], colors: bool) -> String {
     out
 }
 
-/// Makes our own text safe to show. Colours are kept; all other control characters, and characters that
-/// change the text direction, are written as `\u001b`. JSON writes them in the same way, so JSON keeps its
-/// meaning.
+/// Makes our own text safe to show. Colours are kept. All other control characters, and characters that
+/// change the text direction, are written as `\u001b`. JSON uses the same notation, so the meaning of JSON
+/// does not change.
 pub fn safe_text(text: &str) -> Cow<'_, str> {
     let is_harmless = |c: char| matches!(c, '\n' | '\t') || !(c.is_control() || reorders(c));
     if text.chars().all(is_harmless) {
@@ -59,7 +59,7 @@ pub fn safe_text(text: &str) -> Cow<'_, str> {
                     None => push_escaped(&mut out, c),
                 }
             }
-            // The line end of a file from Windows.
+            // This is the line end of a file from Windows.
             '\r' if chars.peek() == Some(&'\n') => {}
             c if is_harmless(c) => out.push(c),
             c => push_escaped(&mut out, c),
@@ -68,7 +68,7 @@ pub fn safe_text(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Makes container output safe for a terminal, line by line; line ends are kept.
+/// Makes container output safe for a terminal, line by line. Line ends are kept.
 pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len());
     for line in lines.split_inclusive(|byte| *byte == b'\n') {
@@ -80,7 +80,7 @@ pub fn safe_log(lines: &[u8], colors: bool) -> Vec<u8> {
     out
 }
 
-/// The text on one line, without control characters.
+/// The text as one line, without control characters.
 pub fn one_line(text: &str) -> String {
     let is_hidden = |c: char| c.is_control() || reorders(c);
     if !text.contains(is_hidden) {
@@ -97,7 +97,7 @@ pub fn one_line(text: &str) -> String {
     out
 }
 
-/// Characters that change the text direction: with them one text can look like another.
+/// Whether a character changes the text direction. With such characters, one text can look like another.
 pub(crate) fn reorders(c: char) -> bool {
     matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -108,7 +108,7 @@ pub(crate) fn push_escaped(out: &mut String, c: char) {
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// Skips an escape sequence; a colour is returned.
+/// Skips an escape sequence. A colour is returned.
 fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
     if first == '\x1b' {
         match chars.next()? {
@@ -117,7 +117,7 @@ fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
                 skip_string(chars);
                 return None;
             }
-            // `ESC ( B` and similar sequences have intermediate characters before the last one.
+            // Sequences such as `ESC ( B` have intermediate characters before the last one.
             ' '..='/' => {
                 while chars.next_if(|c| matches!(c, ' '..='/')).is_some() {}
                 chars.next();
@@ -135,7 +135,7 @@ fn escape(first: char, chars: &mut Chars<'_>) -> Option<String> {
     is_color.then(|| format!("\x1b[{parameters}m"))
 }
 
-/// Skips titles, links and other strings, up to BEL or ST.
+/// Skips a title, a link or another string, up to BEL or ST.
 fn skip_string(chars: &mut Chars<'_>) {
     while let Some(c) = chars.next() {
         match c {
