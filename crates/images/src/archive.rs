@@ -1,22 +1,22 @@
-//! Reads untrusted tar streams: ustar, GNU and PAX, as used by image layers.
+//! Reads untrusted tar streams (ustar, GNU and PAX), as image layers use them.
 //!
-//! Written by hand because every size in a header is untrusted, and the library reads names and extensions of
-//! any length into memory. Here everything kept in memory has a limit ([`Sizes`]), and sparse files are
-//! reported as such instead of as megabytes of zeros.
+//! This is written by hand because the library reads names and extensions of any length into memory, and
+//! every size in a header is untrusted. Here, everything that is kept in memory has a limit ([`Sizes`]).
+//! Sparse files are reported with their holes, instead of as megabytes of zeros.
 
 use std::io::{self, Read};
 
-/// Tar is made of blocks of this size.
+/// The size of tar's blocks.
 const BLOCK: usize = 512;
-/// Parts of one sparse file; a file with more of them is an attack.
+/// The maximum number of parts of a sparse file. A file with more of them is an attack.
 const SPARSE_PARTS_MAX: usize = 100_000;
 
 /// Limits on what is kept in memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizes {
-    /// Bytes of a path or the target of a link.
+    /// The length of a path or of a link's target.
     pub(super) name: usize,
-    /// Bytes of the extensions (PAX records) of one entry.
+    /// The size of the extensions (PAX records) of one entry.
     pub(super) extensions: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     CharDevice,
     BlockDevice,
     Fifo,
-    /// Some other letter.
+    /// Another type letter.
     Unknown(u8),
 }
 
@@ -53,21 +53,21 @@ pub(super) struct Part {
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) path: Vec<u8>,
-    /// Target of a link; empty if none was given.
+    /// The target of a link; empty if there is none.
     pub(super) link: Vec<u8>,
     pub(super) mode: u32,
     pub(super) uid: u64,
     pub(super) gid: u64,
-    /// Seconds since 1970; PAX records may be more precise.
+    /// Seconds since 1970. PAX records may be more precise.
     pub(super) mtime: i64,
-    /// Bytes that follow in the archive.
+    /// The number of bytes in the archive.
     pub(super) stored: u64,
-    /// Bytes the file has, holes included.
+    /// The size of the file, including holes.
     pub(super) size: u64,
     pub(super) device: (u32, u32),
-    /// Where the stored bytes go, for a file with holes.
+    /// The parts that the stored bytes belong to, for a file with holes.
     pub(super) sparse: Option<Vec<Part>>,
-    /// PAX records: key and value.
+    /// The PAX records as (key, value).
     pub(super) records: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -87,10 +87,10 @@ pub(super) trait Skip: Read {
 pub(super) struct Archive<R> {
     source: R,
     sizes: Sizes,
-    /// Unread content of the current entry, and the padding of its last block.
+    /// The number of unread bytes of the current entry, including the padding of its last block.
     content: u64,
     padding: u64,
-    /// Bytes read or skipped so far.
+    /// The number of bytes read or skipped so far.
     position: u64,
     ended: bool,
 }
@@ -105,7 +105,7 @@ impl<R: Skip> Archive<R> {
         self.source
     }
 
-    /// Where the content of the current entry begins, if none of it was read.
+    /// The position of the current entry's content, if none of it was read.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
@@ -120,7 +120,7 @@ impl<R: Skip> Archive<R> {
                 b'L' => long_path = Some(self.long_name(&header, "path")?),
                 b'K' => long_link = Some(self.long_name(&header, "link target")?),
                 b'x' => records = Some(self.extensions(&header)?),
-                // Applies to all entries that follow; none of its records matter here.
+                // These records apply to all following entries. None of them matters here.
                 b'g' => {
                     self.extensions(&header)?;
                 }
@@ -129,7 +129,7 @@ impl<R: Skip> Archive<R> {
         }
     }
 
-    /// Reads content of the current entry; 0 is its end.
+    /// Reads content of the current entry. Returns 0 at its end.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(usize::try_from(self.content).unwrap_or(usize::MAX));
         if most == 0 {
@@ -219,7 +219,7 @@ impl<R: Skip> Archive<R> {
     }
 
     fn long_name(&mut self, header: &Header, what: &str) -> io::Result<Vec<u8>> {
-        // Including the zero byte at its end.
+        // The limit includes the zero byte at the end.
         let mut name = self.content(header, self.sizes.name + 1, what)?;
         name.truncate(text(&name).len());
         Ok(name)
@@ -332,7 +332,7 @@ fn take_parts(table: &[u8], parts: &mut Vec<Part>) -> io::Result<()> {
 
 fn kind(flag: u8, path: &[u8]) -> Kind {
     match flag {
-        // How the oldest tar programs wrote directories.
+        // The oldest tar programs wrote directories like this.
         b'0' | 0 if path.ends_with(b"/") => Kind::Directory,
         b'0' | 0 | b'7' | b'S' => Kind::File,
         b'1' => Kind::HardLink,
@@ -356,7 +356,7 @@ impl Header {
         let Ok(said) = number(&self.0[148..156]) else { return false };
         let counted = |at: usize| if (148..156).contains(&at) { b' ' } else { self.0[at] };
         let unsigned: u64 = (0..BLOCK).map(|at| u64::from(counted(at))).sum();
-        // Some old programs summed signed characters.
+        // Some old programs added up signed characters.
         let signed: i64 = (0..BLOCK).map(|at| i64::from(counted(at).cast_signed())).sum();
         said == unsigned || i64::try_from(said) == Ok(signed)
     }
@@ -379,7 +379,7 @@ impl Header {
 
     fn path(&self) -> Vec<u8> {
         let name = text(&self.0[..100]);
-        // GNU's own format uses the field of the prefix for other things.
+        // GNU's own format uses the prefix field for other purposes.
         let prefix = if &self.0[257..263] == b"ustar\0" { text(&self.0[345..500]) } else { b"" };
         match prefix.is_empty() {
             true => name.to_vec(),
@@ -388,17 +388,17 @@ impl Header {
     }
 }
 
-/// A field up to its zero byte.
+/// The content of a field up to its zero byte.
 fn text(field: &[u8]) -> &[u8] {
     field.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Octal digits, or GNU's binary form.
+/// Parses octal digits, or GNU's binary form.
 fn number(field: &[u8]) -> io::Result<u64> {
     let Some((&first, rest)) = field.split_first() else { return Ok(0) };
     if first & 0x80 != 0 {
         if first & 0x40 != 0 {
-            return Ok(0); // negative: only meaningful for times before 1970
+            return Ok(0); // negative: only times before 1970 are
         }
         let start = u64::from(first & 0x3f);
         return rest
@@ -422,10 +422,10 @@ fn decimal(text: &[u8]) -> Option<u64> {
     text.parse().ok().filter(|value| i64::try_from(*value).is_ok())
 }
 
-/// Repeated `LENGTH KEY=VALUE\n`.
+/// Parses repeated `LENGTH KEY=VALUE\n`.
 fn records(mut bytes: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut found = Vec::new();
-    // Some programs pad with zeros.
+    // Some programs add zeros as padding.
     while !bytes.is_empty() && bytes[0] != 0 {
         let blank = bytes.iter().take(21).position(|byte| *byte == b' ')?;
         let length = usize::try_from(decimal(&bytes[..blank])?).ok()?;

@@ -1,4 +1,4 @@
-//! Why an image could not be made available, with messages for users.
+//! Failures of making an image available, with messages for users.
 
 use std::fmt::Display;
 use std::io;
@@ -6,25 +6,26 @@ use std::path::Path;
 
 use outrigger_runtime::PullCause;
 
-/// A failure on the way to an image. The kinds matter to the code that tries again or elsewhere; people see the text.
+/// Why an image is not available. The kind determines whether to retry or to try another server. Users see
+/// only the text.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum Fault {
-    /// A retry will not help.
+    /// A retry does not help.
     #[error("{0}")]
     Final(String),
-    /// Temporary: a reset connection, a busy server.
+    /// A temporary failure, such as a reset connection or a busy server.
     #[error("{0}")]
     Transient(String),
-    /// Nothing answers there, or not with this protocol: another endpoint may.
+    /// No server answers at this endpoint, or not with this protocol. Another endpoint may work.
     #[error("{0}")]
     Unreachable(String),
-    /// No answer came; one may the next time.
+    /// The server did not answer. A retry may help.
     #[error("{0}")]
     NoAnswer(String),
-    /// The registry wants other credentials.
+    /// The registry requires other credentials.
     #[error("{0}")]
     Unauthorized(String),
-    /// The registry does not have it.
+    /// The registry does not have the image.
     #[error("{0}")]
     NotFound(String),
     /// The disk is full.
@@ -50,7 +51,7 @@ impl Fault {
         Fault::Final(format!("{what}: {error}"))
     }
 
-    /// Whether the same may succeed a moment later.
+    /// Whether a retry may succeed.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Fault::Transient(_) | Fault::NoAnswer(_) => true,
@@ -62,7 +63,7 @@ impl Fault {
         }
     }
 
-    /// The cause that users see. What is wrong with an image that is not from a registry is wrong at its path.
+    /// The cause that users see. A failure of an image that is not from a registry is a problem at its path.
     pub(super) fn cause(&self, is_remote: bool) -> Option<PullCause> {
         match self {
             Fault::NoSpace(_) => Some(PullCause::NoSpace),
@@ -75,10 +76,10 @@ impl Fault {
     }
 }
 
-/// The most characters of a registry's own words in a message.
+/// The most characters of a registry's own text in a message.
 const SAID_MAX: usize = 200;
 
-/// What a registry says, on one line and cut: it does not decide how long our messages are.
+/// The text of a registry, on one line and shortened. A registry must not decide how long our messages are.
 pub(super) fn said(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(SAID_MAX) {
@@ -89,7 +90,7 @@ pub(super) fn said(text: &str) -> String {
 
 /// Adds the operation and its path to file system errors.
 pub(super) trait Doing<T> {
-    /// `read`, `write` … and the path.
+    /// Adds a verb, such as `read` or `write`, and the path.
     fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault>;
 }
 

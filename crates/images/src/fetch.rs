@@ -1,4 +1,4 @@
-//! From a source to unpacked layers: missing layers are downloaded, verified, unpacked and stored.
+//! Fetches images: downloads or reads missing layers, verifies them, unpacks them and stores them.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -30,9 +30,10 @@ use super::tree::is_opaque;
 use super::unpack::{check_layer, digest_mismatch, unpack_layer};
 use outrigger_runtime::{Image, PullPolicy};
 
-/// Concurrent downloads: more are no faster on most connections, and some registries throttle clients for it.
+/// The number of concurrent downloads. More are no faster on most connections, and some registries slow such
+/// clients down.
 const DOWNLOADS_MAX: usize = 4;
-/// Free space is checked again after this many bytes.
+/// The number of bytes after which free space is checked again.
 const SPACE_STEP: u64 = 16 << 20;
 
 /// Fetches images into a store.
@@ -74,7 +75,7 @@ impl Fetcher {
         &self.store
     }
 
-    /// Makes an image available. `None`: it is not present and the policy forbids pulling it.
+    /// Makes an image available. `None` if it is not present and the policy forbids pulling it.
     pub(super) async fn fetch(
         self: &Arc<Self>,
         reference: &str,
@@ -102,7 +103,7 @@ impl Fetcher {
         Ok(Some(fetched.config.image(reference, &fetched.id, layers, fetched.was_present)))
     }
 
-    /// The layer directories for overlayfs, lowest first.
+    /// The layer directories for overlayfs, the lowest first.
     fn lower_dirs(&self, config: &ConfigFile) -> Result<Vec<PathBuf>, Fault> {
         let mut dirs: Vec<PathBuf> = Vec::new();
         for diff_id in config.diff_ids() {
@@ -111,10 +112,10 @@ impl Fetcher {
                 .layer(diff_id)?
                 .ok_or_else(|| Fault::new(format!("layer {diff_id} has disappeared")))?;
             if is_opaque(&dir) {
-                dirs.clear(); // hides everything below
+                dirs.clear(); // hides all layers below
             }
-            // Overlayfs accepts a directory only once. The upper occurrence has everything, so the lower one
-            // can be dropped.
+            // Overlayfs accepts each directory only once. The upper occurrence has the same
+            // content, so the lower one can be dropped.
             dirs.retain(|other| *other != dir);
             dirs.push(dir);
         }
@@ -200,8 +201,8 @@ impl Fetcher {
             }
         }
         let budget = Budget::new(self.limits);
-        // Before the first byte: it has to fit compressed and unpacked, so its compressed size is the
-        // minimum.
+        // This is checked before the download. Both the compressed and the unpacked layers must fit, so the
+        // compressed size is a lower limit.
         budget
             .check_space(self.store.root(), total)
             .map_err(|error| Fault::io("cannot store the image", &error))?;
@@ -212,7 +213,7 @@ impl Fetcher {
         Ok(Fetched { config, id: manifest.config.digest, was_present })
     }
 
-    /// Finds a server that has the image and accepts our credentials, and the manifest for this machine.
+    /// Finds a server that has the image and accepts our credentials. Returns the manifest for this machine.
     async fn resolve(
         &self,
         name: &Name,
@@ -221,7 +222,7 @@ impl Fetcher {
         let mut first: Option<Fault> = None;
         let mut gone: Option<String> = None;
         for endpoint in Registries::load().endpoints(name)? {
-            // Another protocol to the same server does not change its answer.
+            // The same server gives the same answer over another protocol.
             if gone.as_ref() == Some(&endpoint.host) {
                 continue;
             }
@@ -232,7 +233,7 @@ impl Fetcher {
                         gone = Some(endpoint.host.clone());
                     }
                     tracing::debug!(host = endpoint.host, %fault, "no image there");
-                    // The first error counts, but any answer is more useful than no answer.
+                    // The first error is reported, but an error from a server is more useful than no answer.
                     let is_better = match &first {
                         None => true,
                         Some(Fault::Unreachable(_)) => !matches!(fault, Fault::Unreachable(_)),
@@ -255,8 +256,8 @@ impl Fetcher {
     ) -> Result<(Registry, Digest, Vec<u8>, Manifest), Fault> {
         let found = auth::find(secrets, &auth::default_files(), &endpoint.host, &endpoint.repository).await;
         let tried = found.credentials.len();
-        // Anonymous access last: a public image needs no credentials, and outdated ones should not prevent
-        // the pull.
+        // Anonymous access is tried last. A public image needs no credentials, and outdated ones must not
+        // prevent the pull.
         let ways = found.credentials.iter().cloned().map(Some).chain([None]);
         let mut refusal = None;
         for credential in ways {
@@ -294,7 +295,7 @@ impl Fetcher {
             }
         }
         let mut were_present = true;
-        // The first failure drops the set, and with it the other tasks.
+        // The first failure drops the set, which cancels the other tasks.
         while let Some(result) = tasks.join_next().await {
             were_present &=
                 result.map_err(|error| Fault::new(format!("a layer's task failed: {error}")))??;
@@ -336,7 +337,7 @@ impl Fetcher {
         let cancelled = cancel.0.clone();
         let store = self.store.clone();
         blocking(move || {
-            let _lock = lock; // until the work is done, even if the caller is gone
+            let _lock = lock; // held until the work is done, even if the caller has gone away
             let mut digest = None;
             let stream: Box<dyn Read> = match (&blob, &origin) {
                 (Some((file, _)), _) => Box::new(file),
@@ -363,8 +364,8 @@ impl Fetcher {
         Ok(false)
     }
 
-    /// Checks that a file really contains the layer it names, even though that layer is stored already: a
-    /// digest, which anyone may know, must not give access to the files of another image.
+    /// Checks that a file really contains the layer that it names, even if that layer is already stored.
+    /// Anyone may know a digest, so a digest alone must not give access to the files of another image.
     async fn prove(&self, diff_id: &Digest, origin: Origin, budget: &Arc<Budget>) -> Result<(), Fault> {
         let Origin::Local { image, layer } = origin else { return Ok(()) };
         let stamp = image.stamp(&image.layers[layer]);
@@ -385,7 +386,7 @@ impl Fetcher {
     }
 }
 
-/// A directory of this machine as an image.
+/// Uses a directory of this machine as an image.
 fn rootfs(reference: &str, path: &std::path::Path) -> Result<Image, Fault> {
     let dir = match std::fs::canonicalize(path) {
         Ok(dir) if dir.is_dir() => dir,
@@ -409,7 +410,7 @@ fn rootfs(reference: &str, path: &std::path::Path) -> Result<Image, Fault> {
     })
 }
 
-/// The manifest a name leads to, through indexes.
+/// The manifest of a name for this machine. Indexes are followed.
 async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, Vec<u8>, Manifest), Fault> {
     let mut served = registry.manifest(name, MANIFEST_SIZE_MAX).await?;
     let mut named_by: Option<Descriptor> = None;
@@ -429,7 +430,7 @@ async fn manifest_for_here(registry: &Registry, name: &str) -> Result<(Digest, V
     Err(Fault::new("the image's indexes are nested too deeply"))
 }
 
-/// The part of a layer that has arrived.
+/// A partly downloaded layer.
 struct Partial<'a> {
     file: File,
     path: &'a std::path::Path,
@@ -450,7 +451,7 @@ impl Partial<'_> {
         self.file.seek(SeekFrom::Start(0)).map(drop)
     }
 
-    /// Writes to the page cache, which is no slower than handing the bytes to another thread.
+    /// Writes a chunk. This goes to the page cache, and is as fast as passing the bytes to another thread.
     fn push(&mut self, chunk: &[u8]) -> Result<(), Fault> {
         self.written += chunk.len() as u64;
         if self.written > self.size {
@@ -471,7 +472,7 @@ impl Partial<'_> {
     }
 }
 
-/// Downloads a layer into a file, resuming after a broken connection, and verifies it.
+/// Downloads a layer into a file and verifies it. Continues after a broken connection.
 async fn download(
     registry: &Registry,
     layer: &Descriptor,
@@ -509,7 +510,7 @@ async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Parti
     if partial.written > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
         partial.restart().failed_to("write", partial.path)?;
     }
-    // A server that sends a byte now and then never times out, and never finishes.
+    // A server that sends a byte now and then would never time out and never finish.
     let mut pace = Pace::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         partial.push(&chunk)?;
@@ -531,7 +532,7 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Tells a thread that its work is no longer needed.
+/// Tells a thread that its work is no longer needed, when it is dropped.
 #[derive(Default)]
 struct CancelOnDrop(Arc<AtomicBool>);
 

@@ -1,5 +1,5 @@
-//! Field names that programs read differently. Go's decoder takes a name in any case and the last of several,
-//! so `digest` and `Digest` in one object can be two images under one digest.
+//! Refuses JSON field names that programs read differently. Go's decoder ignores the case of names and uses
+//! the last of several, so `digest` and `Digest` in one object could mean two images under one digest.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,8 +8,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 use super::fault::said;
 
-/// The fields of an object, or of each object in a list. Values without known fields are not looked into:
-/// maps of the user's own names, such as annotations and labels, may use any.
+/// The fields of an object, or of each object in a list. Values without known fields are not checked: maps
+/// with the user's own keys, such as annotations and labels, may use any names.
 pub(super) struct Object(&'static [(&'static str, Option<&'static Object>)]);
 
 /// A manifest or an index.
@@ -78,7 +78,7 @@ static CONTAINER: Object = Object(&[
 
 static ROOTFS: Object = Object(&[("type", None), ("diff_ids", None)]);
 
-/// `manifest.json` of an archive by `docker save`.
+/// The `manifest.json` in an archive by `docker save`.
 pub(super) static DOCKER_ARCHIVE: Object = Object(&[
     ("Config", None),
     ("RepoTags", None),
@@ -87,15 +87,15 @@ pub(super) static DOCKER_ARCHIVE: Object = Object(&[
     ("LayerSources", None),
 ]);
 
-/// Why a document could not be walked.
+/// Why a document is refused.
 pub(super) enum Unclear {
     /// It is not JSON.
     Unreadable(serde_json::Error),
-    /// Programs disagree about a field. Says which.
+    /// Programs disagree about a field. The text says which.
     Ambiguous(String),
 }
 
-/// Checks that every known field occurs once, and in its one spelling.
+/// Checks that every known field occurs only once, and only in its correct spelling.
 pub(super) fn check(bytes: &[u8], object: &'static Object) -> Result<(), Unclear> {
     let found = Cell::new(None);
     let mut json = serde_json::Deserializer::from_slice(bytes);
@@ -106,7 +106,7 @@ pub(super) fn check(bytes: &[u8], object: &'static Object) -> Result<(), Unclear
     }
 }
 
-/// Visits a value and the known objects in it. `serde_json` bounds the depth of lists in lists.
+/// Visits a value and the known objects in it. `serde_json` limits the depth of nested lists.
 #[derive(Clone, Copy)]
 struct Walk<'a> {
     object: &'static Object,
@@ -171,8 +171,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Whether Go's decoder takes a name for this field: it uses Unicode's simple case folding, in which two
-/// characters outside of ASCII are letters of it, the long s and the Kelvin sign.
+/// Whether Go's decoder takes a name for this field. It uses Unicode's simple case folding, which maps two
+/// characters outside ASCII to ASCII letters: the long s and the Kelvin sign.
 fn folds_to(name: &str, field: &str) -> bool {
     let folded = name.chars().map(|c| match c {
         '\u{17f}' => 's',

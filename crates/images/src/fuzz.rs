@@ -1,11 +1,11 @@
-//! Entry points for fuzzing: each takes arbitrary untrusted bytes. Not part of the API.
+//! Entry points for fuzzing. Each takes arbitrary untrusted bytes. They are not part of the API.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Unpacks a layer and checks that nothing else was touched.
+/// Unpacks a layer, and checks that nothing outside its directory was changed.
 pub fn layer(bytes: &[u8]) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

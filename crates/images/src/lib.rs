@@ -1,6 +1,7 @@
-//! Images: pulled from registries or read from files, verified, and unpacked into layers for overlayfs.
+//! Images: pulls them from registries or reads them from files, verifies them, and unpacks them into layers
+//! for overlayfs.
 //!
-//! [`ImageStore`] is the interface to the runtime. Several processes may use one store at the same time.
+//! [`ImageStore`] is the interface for runtimes. Several processes may use one store at the same time.
 
 mod archive;
 mod fault;
@@ -37,7 +38,8 @@ use outrigger_runtime::reference::{self, Name, Source, digest};
 use outrigger_runtime::rootless::{self, Standing};
 use outrigger_runtime::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
-/// Why what is at the path of a local image is not one; `None` if it is, or if that cannot be known in advance.
+/// Why the path of a local image does not contain an image. `None` if it does, or if that cannot be known in
+/// advance.
 pub fn not_an_image(reference: &str) -> Option<String> {
     if !is_on_disk(reference) || missing_on_disk(reference).is_some() {
         return None;
@@ -52,11 +54,12 @@ pub struct ImageStore {
     flights: Mutex<HashMap<FlightKey, Weak<Flight>>>,
 }
 
-/// Calls with the same key share their work. Credentials are part of it, since the result may depend on them.
+/// Calls with the same key share their work. Credentials are part of the key, because the result may depend
+/// on them.
 type FlightKey = (String, PolicyKey, Vec<String>);
 type PolicyKey = &'static str;
 
-/// Work that one or more callers wait for. It is cancelled with the last of them.
+/// Work that one or more callers wait for. It is cancelled when the last caller goes away.
 struct Flight {
     progress: Arc<Progress>,
     outcome: watch::Receiver<Option<Result<Image, ImageError>>>,
@@ -70,13 +73,13 @@ impl Drop for Flight {
 }
 
 impl ImageStore {
-    /// Opens the store under `state_dir`, creates it if it is missing, and removes leftovers of processes
+    /// Opens the store below `state_dir`, and creates it if it is missing. Removes leftovers of processes
     /// that died during a pull.
     pub fn open(state_dir: &Path) -> Result<Self, RuntimeError> {
         Self::open_with(state_dir, ImageLimits::default())
     }
 
-    /// [`ImageStore::open`] with other limits on images.
+    /// The same as [`ImageStore::open`], with other limits on images.
     pub fn open_with(state_dir: &Path, limits: ImageLimits) -> Result<Self, RuntimeError> {
         let root = state_dir.join(directory(rootless::standing()));
         let store = Store::open(root)
@@ -84,9 +87,9 @@ impl ImageStore {
         Ok(ImageStore { fetcher: Arc::new(Fetcher::new(store, limits)), flights: Mutex::default() })
     }
 
-    /// Makes sure an image is present and unpacked, and returns its properties. Concurrent calls for one
-    /// reference share one pull; dropping a call stops it unless others wait. `progress` is only called for
-    /// registry pulls.
+    /// Makes sure that an image is present and unpacked, and returns its properties. Concurrent calls for one
+    /// reference share one pull. Dropping a call stops the pull unless other calls wait for it. `progress` is
+    /// called only for pulls from a registry.
     pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
         let reference = request.reference.clone();
         let source =
@@ -102,12 +105,12 @@ impl ImageStore {
         })
     }
 
-    /// The highest user or group id of an image's files, as far as known.
+    /// The highest user or group id of an image's files, if it is known.
     pub fn greatest_id(&self, image: &Image) -> Option<u32> {
         image.layers.iter().filter_map(|layer| self.fetcher.store().greatest_id(layer)).max()
     }
 
-    /// The work for a request: in progress already, or started now.
+    /// The work for a request. It may already be in progress; otherwise it is started.
     fn join(&self, request: PullRequest, source: Source, sink: ProgressSink) -> Arc<Flight> {
         let policy = match request.policy {
             PullPolicy::Always => "Always",
@@ -145,8 +148,8 @@ impl ImageStore {
     }
 }
 
-/// Files of layers belong to the ids available when they were unpacked: without root, there is a store for
-/// each set of ids.
+/// The store's directory. Files of layers belong to the ids that were available when they were unpacked, so
+/// without root each set of ids has its own store.
 fn directory(standing: &Standing) -> String {
     match (standing.is_rootless(), standing.first_extra_id()) {
         (false, _) => "images".to_owned(),
@@ -159,7 +162,7 @@ fn directory(standing: &Standing) -> String {
 pub(crate) fn fuzz_layer(bytes: &[u8], dir: &Path) {
     let limits = ImageLimits { unpacked: 8 << 20, files: 300, ..ImageLimits::default() };
     let budget = limits::Budget::new(limits);
-    // The result does not matter: the digest is never the right one.
+    // The result does not matter, because the digest is always wrong.
     let _ = unpack::unpack_layer(bytes, dir, None, &digest::Digest::of_bytes(b""), &budget);
 }
 

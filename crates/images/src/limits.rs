@@ -1,4 +1,4 @@
-//! Limits on an image, which is untrusted.
+//! Limits on images, which are untrusted.
 
 use std::cell::Cell;
 use std::fmt;
@@ -17,24 +17,24 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Free space is checked again after this many bytes.
+/// The number of bytes after which free space is checked again.
 const SPACE_STEP: u64 = 16 * MIB;
-/// The ratio applies above this size: small archives of zeros do no harm.
+/// The ratio applies only above this size. Small archives of zeros do no harm.
 const RATIO_FROM: u64 = 256 * MIB;
 
-/// Limits on pulling one image. [`FromStr`] parses the format of `--image-limits`:
+/// The limits for pulling one image. [`FromStr`] parses the format of `--image-limits`:
 /// `unpacked=20Gi,files=500000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageLimits {
-    /// Bytes of all layers to unpack, holes of sparse files included.
+    /// The size of all unpacked layers, including holes of sparse files.
     pub unpacked: u64,
-    /// Files, directories and links in them.
+    /// The number of files, directories and links.
     pub files: u64,
-    /// Unpacked bytes per byte of a compressed layer.
+    /// The number of unpacked bytes per byte of a compressed layer.
     pub ratio: u64,
-    /// Nesting depth of directories.
+    /// The nesting depth of directories.
     pub depth: usize,
-    /// Bytes that must stay free on the file system; by default a hundredth of it, at most 1 GiB.
+    /// The bytes that must stay free on the file system. The default is a hundredth of it, at most 1 GiB.
     pub free: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl FromStr for ImageLimits {
                 "unpacked" => limits.unpacked = value,
                 "files" => limits.files = value,
                 "ratio" => limits.ratio = value.max(1),
-                // More would not fit into a path.
+                // Deeper paths would be too long.
                 "depth" => limits.depth = usize::try_from(value).unwrap_or(usize::MAX).clamp(1, 2047),
                 "free" => limits.free = Some(value),
                 _ => {
@@ -72,15 +72,15 @@ impl FromStr for ImageLimits {
     }
 }
 
-/// A whole number, written as a Kubernetes quantity.
+/// Parses a whole number, written as a Kubernetes quantity.
 fn amount(text: &str) -> Result<u64, String> {
     let amount = parse_quantity(text).ok().map(|amount| amount.value());
-    // More than that was capped.
+    // Quantities are limited to i64::MAX, so the written number was at least that.
     let amount = amount.filter(|amount| *amount < i64::MAX).and_then(|amount| u64::try_from(amount).ok());
     amount.ok_or_else(|| format!("{text:?} is not a number like 500000, 512Mi or 20Gi"))
 }
 
-/// Bytes in the format of `--image-limits`.
+/// A number of bytes in the format of `--image-limits`.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -94,7 +94,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The remaining budget of one image; its layers share it.
+/// The remaining budget of one image. Its layers share it.
 #[derive(Debug)]
 pub(super) struct Budget {
     limits: ImageLimits,
@@ -111,21 +111,21 @@ impl Budget {
         self.limits.depth
     }
 
-    /// Counts bytes before they are unpacked.
+    /// Counts bytes before they are unpacked, and fails if the limit is exceeded.
     pub(super) fn take(&self, bytes: u64) -> io::Result<()> {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let limit = self.limits.unpacked;
         match before.checked_add(bytes).is_some_and(|sum| sum <= limit) {
             true => Ok(()),
             false => {
-                // The counter must not wrap around for others.
+                // The counter must not overflow, because other layers use it too.
                 self.bytes.store(limit, Ordering::Relaxed);
                 Err(over(format!("unpacked, the image has more than {}", Bytes(limit)), "unpacked", "200Gi"))
             }
         }
     }
 
-    /// Counts one more entry.
+    /// Counts one more entry, and fails if the limit is exceeded.
     pub(super) fn take_file(&self) -> io::Result<()> {
         let limit = self.limits.files;
         match self.files.fetch_add(1, Ordering::Relaxed) < limit {
@@ -172,7 +172,7 @@ fn over(what: String, name: &str, example: &str) -> io::Error {
     )
 }
 
-/// Counts the bytes read through it.
+/// A reader that counts its bytes.
 pub(super) struct Counted<R> {
     inner: R,
     count: Rc<Cell<u64>>,
@@ -208,7 +208,8 @@ pub(super) struct Metered<'a, R> {
 }
 
 impl<'a, R> Metered<'a, R> {
-    /// `compressed` counts the bytes read before decompression; `dir` is on the file system that is filled.
+    /// `compressed` counts the bytes before decompression. `dir` is on the file system that the layer is
+    /// unpacked to.
     pub(super) fn new(inner: R, budget: &'a Budget, dir: &'a Path, compressed: Rc<Cell<u64>>) -> Self {
         Metered { inner, budget, dir, compressed, plain: 0, space_checked: 0 }
     }

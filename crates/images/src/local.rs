@@ -1,4 +1,4 @@
-//! Images in local files: OCI layouts, the same in a tar file, and the output of `docker save`.
+//! Images in local files: OCI layouts in a directory or a tar file, and the output of `docker save`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,16 +23,16 @@ use super::reference::{Local, Name, Source};
 use super::store::Store;
 use super::unpack::{decompress, digest_mismatch};
 
-/// Maximum members of an archive; real ones have a few dozen.
+/// The maximum number of members of an archive. Real archives have a few dozen.
 const MEMBERS_MAX: usize = 100_000;
-/// Maximum bytes of their names.
+/// The maximum size of all member names.
 const NAMES_MAX: usize = 16 << 20;
 
 /// An image found in files.
 pub(super) struct LocalImage {
     pub(super) config_digest: Digest,
     pub(super) config: ConfigFile,
-    /// Lowest first, one for each diff id of the configuration.
+    /// The layers, the lowest first, one for each diff id of the configuration.
     pub(super) layers: Vec<LocalLayer>,
     files: Arc<Files>,
 }
@@ -40,18 +40,17 @@ pub(super) struct LocalImage {
 /// The location of a layer.
 pub(super) struct LocalLayer {
     path: PathBuf,
-    /// Of the file itself, if the format has it.
+    /// The digest of the file itself, if the format has it.
     pub(super) digest: Option<Digest>,
 }
 
 impl LocalImage {
-    /// The bytes of a layer.
+    /// Opens a layer for reading.
     pub(super) fn open(&self, layer: &LocalLayer) -> Result<Box<dyn Read + Send>, Fault> {
         self.files.open(&layer.path)?.ok_or_else(|| self.files.lacks(&layer.path))
     }
 
-    /// Identifies the bytes of a layer as long as their file is not written to; `None` if that cannot be
-    /// determined.
+    /// Identifies the bytes of a layer until their file is written to. `None` if that cannot be determined.
     pub(super) fn stamp(&self, layer: &LocalLayer) -> Option<String> {
         let (meta, part) = match &*self.files {
             Files::Dir(root) => (std::fs::metadata(root.join(&layer.path)).ok()?, String::new()),
@@ -60,7 +59,7 @@ impl LocalImage {
                 Member::Link(_) => return None,
             },
         };
-        // A file without a name is scratch space, and its inode is reused by another file.
+        // A file without a name is scratch space. Its inode number will be reused by another file.
         (meta.nlink() > 0).then(|| {
             let (changed, nanos) = (meta.ctime(), meta.ctime_nsec());
             format!("{}:{} {} {changed}.{nanos} {part}", meta.dev(), meta.ino(), meta.len())
@@ -92,7 +91,7 @@ impl Files {
     }
 
     /// Records the positions of the members. A compressed archive is first unpacked into the scratch space of
-    /// `store`, since members are not needed in their stored order.
+    /// `store`, because members are not needed in their stored order.
     fn tar(path: &Path, store: &Store, budget: &Budget) -> Result<Self, Fault> {
         let file = open(path).failed_to("open", path)?;
         if file.metadata().failed_to("open", path)?.is_dir() {
@@ -109,7 +108,7 @@ impl Files {
         Ok(Files::Tar { archive: path.to_owned(), file: Arc::new(file), members })
     }
 
-    /// `None` if there is no such file.
+    /// Opens a file by name. `None` if there is no such file.
     fn open(&self, name: &Path) -> Result<Option<Box<dyn Read + Send>>, Fault> {
         match self {
             Files::Dir(root) => {
@@ -131,7 +130,7 @@ impl Files {
                                 left: *size,
                             })));
                         }
-                        // Old versions of `docker save` write a layer once and link to it.
+                        // Old versions of `docker save` write a layer once, and link to it.
                         Some(Member::Link(target)) => name = target.clone(),
                         None => return Ok(None),
                     }
@@ -153,7 +152,7 @@ impl Files {
         Ok(Some(bytes))
     }
 
-    /// A blob of an OCI layout, verified.
+    /// Reads and verifies a blob of an OCI layout.
     fn blob(&self, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, Fault> {
         let path = blob_path(&descriptor.digest);
         let bytes = self.read(&path, limit)?.ok_or_else(|| self.lacks(&path))?;
@@ -186,7 +185,7 @@ fn blob_path(digest: &Digest) -> PathBuf {
     Path::new("blobs/sha256").join(digest.hex())
 }
 
-/// A part of a file. Reads at positions, so that several layers can be read at once.
+/// A part of a file. It is read by position, so that several layers can be read at the same time.
 struct Part {
     file: Arc<File>,
     offset: u64,
@@ -209,7 +208,7 @@ fn is_compressed(file: &File, path: &Path) -> Result<bool, Fault> {
     Ok(n == 4 && (start[..2] == [0x1f, 0x8b] || start == [0x28, 0xb5, 0x2f, 0xfd]))
 }
 
-/// Opens a file of any kind: a pipe does not block, and a device is not read forever.
+/// Opens a file of any kind, without blocking on a pipe or reading a device forever.
 fn open(path: &Path) -> std::io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()? {
@@ -299,7 +298,7 @@ pub(super) fn oci_archive(local: &Local, store: &Store, budget: &Budget) -> Resu
     oci_layout(Files::tar(&local.path, store, budget)?, local)
 }
 
-/// Checks that there is an image, without unpacking anything. A compressed archive is not looked into.
+/// Checks that there is an image, without unpacking anything. A compressed archive is not checked.
 pub(super) fn check(source: &Source) -> Result<(), Fault> {
     let image = match source {
         Source::OciDir(local) => match open(&local.path.join("index.json")) {
@@ -319,7 +318,7 @@ pub(super) fn check(source: &Source) -> Result<(), Fault> {
     image.map(drop)
 }
 
-/// The members of an archive; `None` if it is compressed, or not for this user to read.
+/// The members of an archive. `None` if it is compressed, or if this user cannot read it.
 fn plain_tar(path: &Path) -> Result<Option<Files>, Fault> {
     match open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(None),
@@ -340,7 +339,7 @@ fn oci_layout(files: Files, local: &Local) -> Result<LocalImage, Fault> {
         )));
     };
     let mut descriptor = choose_tag(&entries, local)?.clone();
-    // An index may refer to another; tools write two levels.
+    // An index may refer to another one. Tools write two levels.
     for _ in 0..4 {
         let bytes = files.blob(&descriptor, MANIFEST_SIZE_MAX)?;
         match Document::parse(&bytes, &[Announced::by_index(&descriptor)])? {
@@ -381,7 +380,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
         return match entries {
             [] => Err(Fault::new(format!("{at} contains no image"))),
             [only] => Ok(only),
-            // Several without a name are one image for several platforms.
+            // Several entries without a name are one image for several platforms.
             several if several.iter().all(|entry| names(entry).next().is_none()) => choose_platform(several),
             several => Err(Fault::new(format!(
                 "{at} holds {} images, say which with a tag: {}",
@@ -406,7 +405,7 @@ fn choose_tag<'a>(entries: &'a [Descriptor], local: &Local) -> Result<&'a Descri
     }
 }
 
-/// `busybox`, `busybox:latest` and `docker.io/library/busybox:latest` are the same name.
+/// Whether two names are the same. `busybox`, `busybox:latest` and `docker.io/library/busybox:latest` are.
 fn same_name(has: &str, wanted: &str) -> bool {
     has == wanted || matches!((Name::parse(has), Name::parse(wanted)), (Ok(a), Ok(b)) if a == b)
 }
@@ -461,7 +460,7 @@ fn docker_image(files: Files, local: &Local) -> Result<LocalImage, Fault> {
     let config_path = member(&entry.config);
     let bytes = files.read(&config_path, CONFIG_SIZE_MAX)?.ok_or_else(|| files.lacks(&config_path))?;
     let config_digest = Digest::of_bytes(&bytes);
-    // The name is the digest: `HEX.json`, or `blobs/sha256/HEX` by newer versions.
+    // The file name is the digest: `HEX.json`, or `blobs/sha256/HEX` in newer versions.
     let stem = config_path.file_stem().map(|stem| stem.as_bytes().to_vec()).unwrap_or_default();
     if let Ok(expected) = Digest::try_from(format!("sha256:{}", String::from_utf8_lossy(&stem)))
         && expected != config_digest

@@ -1,5 +1,5 @@
-//! The documents of an image: index, manifest, configuration. Only the fields used here, and lenient about
-//! the rest, since both OCI's and Docker's formats occur.
+//! The documents of an image: index, manifest and configuration. They contain only the fields that are used
+//! here, and accept all others, because both OCI's and Docker's formats occur.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use super::fault::{Fault, said};
 use super::fields::{self, Unclear};
 use outrigger_runtime::Image;
 
-/// No real manifest comes close; registries usually refuse more than this.
+/// The largest manifest. Real ones are much smaller, and most registries refuse larger ones.
 pub(super) const MANIFEST_SIZE_MAX: u64 = 4 << 20;
-/// Configurations contain the history of the build, so they may be larger.
+/// The largest configuration. It may be larger because it contains the history of the build.
 pub(super) const CONFIG_SIZE_MAX: u64 = 16 << 20;
-/// More than any builder creates, and than overlayfs mounts.
+/// The most layers. No builder creates more, and overlayfs does not mount more.
 const LAYERS_MAX: usize = 500;
 
 /// The `schemaVersion` of manifests and indexes.
@@ -27,12 +27,12 @@ const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// Accepted media types, best first.
+/// The accepted media types, the preferred one first.
 pub(super) fn manifest_types() -> String {
     [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST].join(", ")
 }
 
-/// Points at a blob.
+/// A reference to a blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Descriptor {
@@ -46,7 +46,7 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Checks the size of the manifest or configuration this stands for; the digest is checked elsewhere.
+    /// Checks the size of the manifest or configuration that this refers to. The digest is checked elsewhere.
     pub(super) fn check_size(&self, bytes: &[u8]) -> Result<(), Fault> {
         if self.size == bytes.len() as u64 {
             return Ok(());
@@ -70,7 +70,7 @@ pub(super) struct Platform {
     pub(super) variant: Option<String>,
 }
 
-/// One image.
+/// The manifest of one image.
 #[derive(Debug, Clone)]
 pub(super) struct Manifest {
     pub(super) config: Descriptor,
@@ -84,7 +84,7 @@ pub(super) enum Document {
     Index(Vec<Descriptor>),
 }
 
-/// Who says what a document is.
+/// The source of a media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Announcer {
     Itself,
@@ -102,7 +102,8 @@ impl Announcer {
     }
 }
 
-/// The media type of a document: its own, a registry's `Content-Type`, or that of the index that names it.
+/// A media type that was announced for a document: its own, a registry's `Content-Type`, or the one in an
+/// index.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Announced<'a> {
     by: Announcer,
@@ -110,12 +111,12 @@ pub(super) struct Announced<'a> {
 }
 
 impl<'a> Announced<'a> {
-    /// The type an index gives for one of its entries.
+    /// The type that an index gives one of its entries.
     pub(super) fn by_index(entry: &'a Descriptor) -> Self {
         Announced { by: Announcer::Index, media_type: &entry.media_type }
     }
 
-    /// The type an HTTP response has.
+    /// The type of an HTTP response.
     pub(super) fn by_registry(content_type: &'a str) -> Self {
         Announced { by: Announcer::Registry, media_type: content_type }
     }
@@ -135,13 +136,13 @@ impl Shape {
         }
     }
 
-    /// The shape that a media type stands for. `None`: the type says nothing.
+    /// The shape that a media type means. `None` if the type does not tell.
     fn of_media_type(media_type: &str, by: Announcer) -> Result<Option<Self>, Fault> {
         match media_type {
             OCI_MANIFEST | DOCKER_MANIFEST => Ok(Some(Shape::Manifest)),
             OCI_INDEX | DOCKER_INDEX => Ok(Some(Shape::Index)),
             "" | "application/json" | "application/octet-stream" => Ok(None),
-            // Plain files on a web server.
+            // Web servers send these types for plain files.
             "binary/octet-stream" | "text/plain" if by == Announcer::Registry => Ok(None),
             other => Err(Fault::new(format!(
                 "the document under this name has the media type {}, which is not that of an image",
@@ -151,7 +152,7 @@ impl Shape {
     }
 }
 
-/// The fields that decide what a document is.
+/// The fields that determine what a document is.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Fields {
@@ -165,9 +166,8 @@ struct Fields {
 }
 
 impl Document {
-    /// Parses either. All that is said about the document must agree: its fields, its own media type, and
-    /// the types that others announced. Otherwise two programs could see two images under one digest
-    /// (CVE-2021-41190).
+    /// Parses a manifest or an index. The document's fields, its own media type and the types that others
+    /// announced must agree. Otherwise two programs could see two images under one digest (CVE-2021-41190).
     pub(super) fn parse(bytes: &[u8], announced: &[Announced<'_>]) -> Result<Self, Fault> {
         let unreadable = |error| Fault::new(format!("the image manifest cannot be read: {error}"));
         clear(bytes, &fields::DOCUMENT, "manifest")?;
@@ -178,7 +178,7 @@ impl Document {
         let mut said_types: Vec<(Announced<'_>, String)> = Vec::new();
         for one in [own].iter().chain(announced) {
             let media_type = bare(one.media_type);
-            // A registry that sends several; programs differ in which one counts.
+            // A registry sent several types, and programs differ in which one they use.
             if one.media_type.contains(',') {
                 return Err(ambiguous(&format!("{} says {}", one.by.name(), said(one.media_type))));
             }
@@ -234,7 +234,7 @@ impl Fields {
         }
         let config = self.config.ok_or_else(neither)?;
         let layers = self.layers.unwrap_or_default();
-        // Programs that go by the type would look for another image in it.
+        // Programs that rely on the type would take this part for another image.
         for part in layers.iter().chain([&config]) {
             if let Ok(Some(shape)) = Shape::of_media_type(&bare(&part.media_type), Announcer::Itself) {
                 let (digest, is) = (&part.digest, shape.name());
@@ -285,7 +285,7 @@ fn too_many_layers(count: usize) -> Fault {
     Fault::new(format!("the image has {count} layers, at most {LAYERS_MAX} are supported"))
 }
 
-/// This machine's architecture by its Go name, which images use.
+/// This machine's architecture, by its Go name, which images use.
 pub(super) fn this_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -297,13 +297,13 @@ pub(super) fn this_architecture() -> &'static str {
     }
 }
 
-/// The most platforms named in a message.
+/// The most platforms that a message names.
 const PLATFORMS_NAMED_MAX: usize = 20;
 
-/// The entry of an index for this machine.
+/// The entry of an index that fits this machine.
 pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, Fault> {
     let arch = this_architecture();
-    // The plainest variant first: arm64 and arm64/v8 are the same machine, but not every amd64 supports
+    // The basic variant comes first. arm64 and arm64/v8 are the same, but not every amd64 machine supports
     // amd64/v3.
     let rank = |platform: &Platform| match (arch, platform.variant.as_deref().unwrap_or("")) {
         (_, "") => Some(0),
@@ -333,7 +333,7 @@ pub(super) fn choose_platform(manifests: &[Descriptor]) -> Result<&Descriptor, F
         let platforms = manifests.iter().filter_map(|entry| entry.platform.as_ref());
         platforms.filter(|platform| platform.os != "unknown")
     };
-    // The registry decides how many there are, and how long their names.
+    // The registry determines how many there are and how long their names are.
     let mut has: Vec<String> = known()
         .take(PLATFORMS_NAMED_MAX)
         .map(|p| match &p.variant {
@@ -401,12 +401,12 @@ impl ConfigFile {
         Ok(config)
     }
 
-    /// Digests of the unpacked layers, lowest first.
+    /// The digests of the unpacked layers, the lowest first.
     pub(super) fn diff_ids(&self) -> &[Digest] {
         self.rootfs.as_ref().and_then(|rootfs| rootfs.diff_ids.as_deref()).unwrap_or_default()
     }
 
-    /// The properties for the runtime.
+    /// The image's properties for a runtime.
     pub(super) fn image(
         &self,
         reference: &str,
@@ -528,7 +528,7 @@ mod tests {
             let error = parsed(&text, &[]).unwrap_err();
             assert!(error.contains("ambiguous"), "{text}: {error}");
         }
-        // The last of two fields of one name would count elsewhere.
+        // Other programs would use the last of two fields with the same name.
         let error = parsed(&format!(r#"{{{index},"manifests":[]}}"#), &[]).unwrap_err();
         assert!(error.contains("the field manifests twice"), "{error}");
         let error = parsed(&typed("application/vnd.example+json", &manifest), &[]).unwrap_err();

@@ -5,15 +5,15 @@ use std::sync::{Mutex, PoisonError};
 
 use outrigger_runtime::{ProgressSink, PullProgress};
 
-/// Bytes between two reports: often enough for a smooth display, rarely enough to cost nothing.
+/// The number of bytes between two reports. This is often enough for a smooth display, and costs little.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Counts the bytes of one pull for everyone who waits for it.
+/// Counts the bytes of one pull, for all callers that wait for it.
 pub(super) struct Progress {
     reference: String,
     sinks: Mutex<Vec<ProgressSink>>,
     done: AtomicU64,
-    /// 0 while unknown.
+    /// The total size; 0 while it is unknown.
     total: AtomicU64,
 }
 
@@ -27,13 +27,13 @@ impl Progress {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner).push(sink);
     }
 
-    /// Reports the total, and that the pull begins.
+    /// Sets the total and reports that the pull begins.
     pub(super) fn start(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.report(0);
     }
 
-    /// Counts bytes.
+    /// Counts downloaded bytes.
     pub(super) fn add(&self, bytes: u64) {
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
         let done = before + bytes;

@@ -1,5 +1,5 @@
-//! The servers for a registry name: the registry itself, its mirrors, with or without TLS. Read from
-//! `registries.conf`, the file podman, skopeo and CRI-O use.
+//! Determines the servers for a registry name: the registry itself and its mirrors, with or without TLS. They
+//! are read from `registries.conf`, which podman, skopeo and CRI-O use too.
 
 use std::env;
 use std::net::IpAddr;
@@ -13,18 +13,18 @@ use super::reference::Name;
 /// One server to ask for an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// Host and port.
+    /// The host and port.
     pub(super) host: String,
     pub(super) repository: String,
     pub(super) tls: Tls,
 }
 
-/// How to talk to it.
+/// The protocol for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Tls {
-    /// https, certificate checked.
+    /// https, with a checked certificate.
     Verified,
-    /// https, certificate not checked.
+    /// https, without checking the certificate.
     Unverified,
     /// http.
     None,
@@ -53,16 +53,16 @@ struct Mirror {
     insecure: bool,
 }
 
-/// The relevant settings.
+/// The settings of `registries.conf` that matter here.
 #[derive(Debug, Default)]
 pub(super) struct Registries {
     registries: Vec<Registry>,
 }
 
 impl Registries {
-    /// Reads `$CONTAINERS_REGISTRIES_CONF`, else the user's, else the machine's file, and the directory
-    /// beside it. A file that cannot be read is reported and skipped: most are irrelevant to the image at
-    /// hand.
+    /// Reads `$CONTAINERS_REGISTRIES_CONF`, or else the user's file, or else the machine's file, and the
+    /// directory beside it. A file that cannot be read is reported and skipped, because most files do not
+    /// matter for the requested image.
     pub(super) fn load() -> Self {
         let var = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(file) = var("CONTAINERS_REGISTRIES_CONF") {
@@ -100,7 +100,7 @@ impl Registries {
         }
     }
 
-    /// The servers to ask, best first.
+    /// The servers to try, the preferred one first.
     pub(super) fn endpoints(&self, name: &Name) -> Result<Vec<Endpoint>, Fault> {
         let full = format!("{}/{}", name.registry, name.repository);
         let best = self
@@ -110,7 +110,7 @@ impl Registries {
                 let prefix = registry.prefix.as_deref().or(registry.location.as_deref())?;
                 Some((matching(prefix, &full)?, prefix, registry))
             })
-            // The later file wins among equals.
+            // Among equal prefixes, the later file takes precedence.
             .max_by_key(|(length, ..)| *length);
         let mut endpoints = Vec::new();
         let Some((length, prefix, registry)) = best else {
@@ -133,7 +133,7 @@ impl Registries {
     }
 }
 
-/// How much of `full` the prefix covers, or `None`.
+/// The length of `prefix` if it covers `full`, or else `None`.
 fn matching(prefix: &str, full: &str) -> Option<usize> {
     if let Some(suffix) = prefix.strip_prefix('*') {
         let host = full.split('/').next().unwrap_or(full);
@@ -145,7 +145,7 @@ fn matching(prefix: &str, full: &str) -> Option<usize> {
 
 fn push(endpoints: &mut Vec<Endpoint>, location: &str, insecure: bool) {
     let (host, repository) = location.split_once('/').unwrap_or((location, ""));
-    // The name of Docker Hub is not the name of its server.
+    // The server of Docker Hub has another name.
     let server = if host == "docker.io" { "registry-1.docker.io" } else { host };
     let ways: &[Tls] = if is_loopback(host) {
         &[Tls::None, Tls::Unverified]
@@ -161,7 +161,7 @@ fn push(endpoints: &mut Vec<Endpoint>, location: &str, insecure: bool) {
     }));
 }
 
-/// Whether the host is this machine, where TLS is not needed and certificates are rare.
+/// Whether the host is this machine. TLS is not needed there, and certificates are rare.
 pub(super) fn is_loopback(host: &str) -> bool {
     let host = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,

@@ -1,4 +1,4 @@
-//! The pulling half of the registry protocol (OCI distribution), over HTTP.
+//! Pulls from a registry: the reading part of the OCI distribution protocol, over HTTP.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -19,51 +19,52 @@ use super::model::manifest_types;
 use super::registries::{Endpoint, Tls, is_loopback};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// A connection without any data for this long counts as broken.
+/// The time without data after which a connection counts as broken.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// A longer delay requested by a server is not waited for.
+/// The longest delay that a server can request. If it requests more, the pull fails.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Error pages and tokens.
+/// The maximum size of error pages and tokens.
 const SMALL_BODY_MAX: u64 = 1 << 20;
 
-/// A small answer has to arrive within this time.
+/// The time in which a small answer must arrive.
 const SMALL_BODY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Redirects in a row.
+/// The maximum number of redirects in a row.
 const REDIRECTS_MAX: usize = 10;
-/// A layer that comes slower than [`PACE_BYTES`] in this time counts as broken.
+/// A layer counts as broken if fewer than [`PACE_BYTES`] arrive in this time.
 const PACE_TIME: Duration = Duration::from_secs(60);
 const PACE_BYTES: u64 = 64 << 10;
 
-/// A manifest or index as a registry served it. The bytes have the digest.
+/// A manifest or index from a registry. Its bytes match the digest.
 pub(super) struct Served {
     pub(super) bytes: Vec<u8>,
     pub(super) digest: Digest,
-    /// What the registry says it is; empty if it does not say.
+    /// The media type that the registry sent; empty if it sent none.
     pub(super) content_type: String,
 }
 
 /// One repository at one server, as one user.
 pub(super) struct Registry {
     http: Client,
-    /// Follows no redirects: its requests contain credentials.
+    /// A client that follows no redirects, because its requests contain credentials.
     token_http: Client,
     endpoint: Endpoint,
     credential: Option<Credential>,
-    /// The `Authorization` header that last worked.
+    /// The last `Authorization` header that worked.
     authorization: Mutex<Option<String>>,
 }
 
-/// HTTP clients by kind of connection, made when first needed: reading the machine's certificates takes a while.
+/// HTTP clients by kind of connection. They are created when they are first needed, because reading the
+/// machine's certificates takes a while.
 #[derive(Default)]
 pub(super) struct Clients(std::sync::Mutex<HashMap<ClientKey, (Client, Client)>>);
 
-/// How certificates are checked, whether the server is on this machine, and its extra certificates.
+/// How certificates are checked, whether the server is on this machine, and its additional certificates.
 type ClientKey = (Tls, bool, Option<String>);
 
 impl Clients {
-    /// One that follows redirects, and one that does not.
+    /// A client that follows redirects, and one that does not.
     fn get(&self, endpoint: &Endpoint) -> Result<(Client, Client), Fault> {
         let is_here = is_loopback(&endpoint.host);
         let certificates = match endpoint.tls {
@@ -75,7 +76,7 @@ impl Clients {
         if let Some(both) = clients.get(&key) {
             return Ok(both.clone());
         }
-        // Fails if one is installed already, which is fine.
+        // This fails if a provider is already installed, which is no problem.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let build = |redirects: Policy| {
             let mut builder = Client::builder()
@@ -101,9 +102,9 @@ impl Clients {
     }
 }
 
-/// Registries redirect clients to where blobs are, but never from an encrypted connection to an unencrypted
-/// one: there the response could be changed. `Authorization` is not sent to another host; the library takes
-/// care of that.
+/// The redirect policy. Registries redirect clients to the location of blobs. A redirect from an encrypted to
+/// an unencrypted connection is refused, because the response could be changed there. The library does not
+/// send `Authorization` to another host.
 fn redirects() -> Policy {
     Policy::custom(|attempt| match check_redirect(attempt.previous(), attempt.url()) {
         Ok(()) => attempt.follow(),
@@ -126,7 +127,7 @@ fn check_redirect(before: &[Url], next: &Url) -> Result<(), String> {
     }
 }
 
-/// The certificate authorities installed for a registry, in the places used by docker and podman.
+/// The certificate authorities that are installed for a registry, in the directories of docker and podman.
 fn own_certificates(host: &str) -> Result<Vec<Certificate>, Fault> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let dirs = home
@@ -187,7 +188,7 @@ impl Registry {
         .await
     }
 
-    /// A small blob, verified.
+    /// Fetches and verifies a small blob.
     pub(super) async fn blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Fault> {
         retry(|| async {
             let response = self.get(&format!("blobs/{digest}"), "*/*", None).await?;
@@ -201,7 +202,7 @@ impl Registry {
         .await
     }
 
-    /// A blob from `offset` on. The answer may still start at 0: check the status.
+    /// Fetches a blob from `offset` on. The answer may still start at 0, so check its status.
     pub(super) async fn blob_from(&self, digest: &Digest, offset: u64) -> Result<Response, Fault> {
         self.get(&format!("blobs/{digest}"), "*/*", (offset > 0).then_some(offset)).await
     }
@@ -230,8 +231,8 @@ impl Registry {
         };
         let used = self.authorization.lock().await.clone();
         let mut response = send(used.as_ref()).await?;
-        // Only the registry itself gets credentials, not a host it has redirected to: that host could name
-        // its own token service and get the registry's credentials.
+        // Only the registry itself gets credentials, and not a host that it redirected to. Such a host could
+        // name its own token service and so get the registry's credentials.
         let is_registry = Url::parse(&url).is_ok_and(|asked| asked.origin() == response.url().origin());
         if response.status() == StatusCode::UNAUTHORIZED
             && is_registry
@@ -245,7 +246,7 @@ impl Registry {
         }
     }
 
-    /// A new `Authorization` after a refusal, unless another task has already got one.
+    /// A new `Authorization` after a refusal, unless another task already has one.
     async fn authorize(&self, headers: &HeaderMap, used: Option<String>) -> Result<Option<String>, Fault> {
         let mut authorization = self.authorization.lock().await;
         if *authorization != used {
@@ -276,7 +277,7 @@ impl Registry {
         Ok(None)
     }
 
-    /// Asks the registry's token service.
+    /// Requests a token from the registry's token service.
     async fn token(
         &self,
         realm: &str,
@@ -344,7 +345,7 @@ impl Registry {
             .ok_or_else(|| Fault::new(format!("the token service {realm} sent no token")))
     }
 
-    /// Describes a failure to get any answer.
+    /// The failure for a request without an answer.
     fn no_answer(&self, error: &reqwest::Error) -> Fault {
         let host = self.server();
         let text = causes(error);
@@ -365,7 +366,7 @@ impl Registry {
         Fault::NoAnswer(format!("no answer from {host}: {text}"))
     }
 
-    /// Describes an answer that is not the requested object.
+    /// The failure for an answer that is not the requested object.
     async fn refused(&self, status: StatusCode, path: &str, response: Response) -> Fault {
         let host = self.server().to_owned();
         let pause = response.headers().get(RETRY_AFTER).cloned();
@@ -379,7 +380,7 @@ impl Registry {
                 "unauthorized: {host} answered {status} for {}{message}",
                 self.endpoint.repository
             )),
-            // The answer of Go servers to http on an https port.
+            // Go servers answer like this to http on an https port.
             StatusCode::BAD_REQUEST if message.contains("HTTP request to an HTTPS server") => {
                 Fault::Unreachable(format!("{host} requires https{message}"))
             }
@@ -428,12 +429,12 @@ fn basic(username: &str, password: &str) -> String {
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("{username}:{password}")))
 }
 
-/// Whether the same request may succeed a moment later.
+/// Whether a retry of the same request may succeed.
 fn is_passing(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT)
 }
 
-/// reqwest's own text leaves out the cause, which is what users need.
+/// The causes of an error. Users need them, and reqwest's own text leaves them out.
 fn causes(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {
@@ -442,7 +443,7 @@ fn causes(error: &reqwest::Error) -> String {
     cause.to_string()
 }
 
-/// The registry's own error message, ready to be appended.
+/// The registry's own error message, in a form that can be appended to another.
 async fn message(response: Response) -> String {
     match body(response, SMALL_BODY_MAX).await {
         Ok(bytes) => words(&bytes),
@@ -450,11 +451,11 @@ async fn message(response: Response) -> String {
     }
 }
 
-/// What a registry does not have, by the path that was asked for and what it says.
+/// A message that says what the registry does not have, from the requested path and the registry's message.
 fn missing(repository: &str, path: &str, message: &str) -> String {
     let (kind, name) = path.rsplit_once('/').unwrap_or(("", path));
     match kind {
-        // Codes and messages of the distribution specification.
+        // These are codes and messages of the distribution specification.
         "manifests"
             if ["NAME_UNKNOWN", "name not known", "name unknown"].iter().any(|w| message.contains(w)) =>
         {
@@ -487,7 +488,7 @@ fn words(bytes: &[u8]) -> String {
                 .collect();
             said(&items.join(", "))
         }
-        // Error pages of proxies and the like.
+        // This is an error page, for example of a proxy.
         Err(_) => said(&String::from_utf8_lossy(bytes)),
     };
     if text.is_empty() { text } else { format!(": {text}") }
@@ -511,12 +512,12 @@ async fn read_body(mut response: Response, limit: u64) -> Result<Vec<u8>, Fault>
     Ok(bytes)
 }
 
-/// The connection ended in the middle of an answer.
+/// The failure for a connection that ended in the middle of an answer.
 pub(super) fn broken(error: &reqwest::Error) -> Fault {
     Fault::Transient(format!("the connection broke: {}", causes(error)))
 }
 
-/// Checks the speed of a download.
+/// Measures the speed of a download, and fails if it is too slow.
 pub(super) struct Pace {
     since: Instant,
     bytes: u64,
@@ -527,7 +528,7 @@ impl Pace {
         Pace { since: Instant::now(), bytes: 0 }
     }
 
-    /// More has arrived.
+    /// Counts received bytes. Fails if the download is too slow.
     pub(super) fn received(&mut self, bytes: usize) -> Result<(), Fault> {
         self.bytes += bytes as u64;
         if self.since.elapsed() < PACE_TIME {
@@ -544,7 +545,7 @@ impl Pace {
     }
 }
 
-/// Counts attempts and increases the delays between them.
+/// Counts attempts, and increases the delays between them.
 pub(super) struct Patience {
     left: u32,
     pause: Duration,
@@ -555,7 +556,8 @@ impl Patience {
         Patience { left: ATTEMPTS - 1, pause: FIRST_PAUSE }
     }
 
-    /// Waits if the failure may be temporary and there were not too many; otherwise returns it.
+    /// Waits if the failure may be temporary and there were not too many attempts. Otherwise returns the
+    /// failure.
     pub(super) async fn after(&mut self, fault: Fault) -> Result<(), Fault> {
         if !fault.may_pass() || self.left == 0 {
             return Err(fault);
@@ -583,7 +585,7 @@ async fn retry<T, F: Future<Output = Result<T, Fault>>>(mut attempt: impl FnMut(
 mod tests {
     use super::*;
 
-    /// A registry does not decide how long our messages are.
+    /// A registry must not decide how long our messages are.
     #[test]
     fn words_of_a_registry_are_cut() {
         let json = |message: &str, count: usize| {

@@ -1,20 +1,20 @@
 //! The content store on disk, shared by every process that uses the same state directory.
 //!
 //! ```text
-//! images/                   0700: layers hold set-user-id programs that must not be reachable for other users
+//! images/                   0700, because layers contain set-user-id programs that other users must not reach
 //!   blobs/sha256/HEX        manifests and configurations
-//!   layers/HEX16/d          a layer as overlayfs wants it; HEX16 starts its diff id
+//!   layers/HEX16/d          a layer in overlayfs' format; HEX16 is the beginning of its diff id
 //!   layers/HEX16/id         the whole diff id
-//!   layers/HEX16/owners     the greatest user or group id its files belong to
-//!   index/HEX               which manifest a registry name stood for when it was last pulled
-//!   proofs/HEX              a file of this machine was read and had the layer it names
-//!   empty                   the layer of images that have none
+//!   layers/HEX16/owners     the highest user or group id of its files
+//!   index/HEX               the manifest that a registry name had when it was last pulled
+//!   proofs/HEX              records that a file of this machine contains the layer that it names
+//!   empty                   the layer for images without layers
 //!   locks/…                 files for flock(2)
-//!   tmp/N, tmp/N.lock       scratch space of one process; free for removal once nobody holds the lock
+//!   tmp/N, tmp/N.lock       scratch space of one process; removed when no process holds the lock
 //! ```
 //!
-//! Everything appears under its name by one rename(2) of something complete, so readers need no lock. Locks
-//! only keep two processes from doing the same work twice.
+//! Every entry is complete before one rename(2) gives it its name, so readers need no lock. Locks only
+//! prevent two processes from doing the same work twice.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -32,13 +32,14 @@ use super::fault::{Doing, Fault};
 use super::reference::Name;
 use outrigger_runtime::private;
 
-/// How many digits of a diff id name its directory. Short, because overlayfs' option string must fit in a page.
+/// The number of digits of a diff id in its directory's name. It is small because overlayfs' option string
+/// must fit into a page.
 const LAYER_NAME_LEN: usize = 16;
 
-/// The file beside a layer with the highest id of its files.
+/// The file beside a layer with the highest user or group id of the layer's files.
 const OWNERS: &str = "owners";
 
-/// The directories, and this process' scratch space in them.
+/// The directories of the store, and this process' scratch space in it.
 #[derive(Debug)]
 pub(super) struct Store {
     root: PathBuf,
@@ -55,7 +56,7 @@ pub(super) struct Lock(#[expect(dead_code, reason = "closing the file releases t
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 
-/// The record of a pulled name.
+/// The record of a name that was pulled.
 #[derive(Debug, Serialize, Deserialize)]
 struct IndexEntry {
     reference: String,
@@ -74,7 +75,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes a file or a directory tree; if that fails, the next process removes it.
+/// Removes a file or a directory tree. If that fails, the next process removes it.
 fn remove_tree(path: &Path) {
     if let Err(error) = outrigger_runtime::tree::remove(path) {
         tracing::debug!(path = %path.display(), %error, "cannot remove scratch space");
@@ -98,12 +99,12 @@ impl Store {
         Ok(Store { root, scratch, scratch_lock, counter: AtomicU64::new(0) })
     }
 
-    /// Its directory.
+    /// The directory of the store.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// An unused path on the file system of the store.
+    /// A new path for scratch files, on the file system of the store.
     pub(super) fn scratch(&self) -> Scratch {
         Scratch(self.scratch.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string()))
     }
@@ -147,7 +148,7 @@ impl Store {
         self.root.join("index").join(Digest::of_bytes(name.to_string().as_bytes()).hex())
     }
 
-    /// The manifest of a name when it was last pulled.
+    /// The manifest that a name had when it was last pulled.
     pub(super) fn lookup(&self, name: &Name) -> Result<Option<Digest>, Fault> {
         let path = self.index_path(name);
         let bytes = match fs::read(&path) {
@@ -175,7 +176,7 @@ impl Store {
         self.root.join("layers").join(&diff_id.hex()[..LAYER_NAME_LEN])
     }
 
-    /// The directory of an unpacked layer, if there is one.
+    /// The directory of an unpacked layer, if it is present.
     pub(super) fn layer(&self, diff_id: &Digest) -> Result<Option<PathBuf>, Fault> {
         let home = self.layer_home(diff_id);
         match fs::read_to_string(home.join("id")) {
@@ -193,31 +194,31 @@ impl Store {
         self.root.join("proofs").join(Digest::of_bytes(format!("{diff_id} {stamp}").as_bytes()).hex())
     }
 
-    /// Whether the bytes with that stamp were read before, and were the layer.
+    /// Whether the bytes with this stamp were read before, and were this layer.
     pub(super) fn has_proof(&self, diff_id: &Digest, stamp: Option<&str>) -> bool {
         stamp.is_some_and(|stamp| self.proof_path(diff_id, stamp).exists())
     }
 
-    /// Records that they were.
+    /// Records that the bytes with this stamp are this layer.
     pub(super) fn note_proof(&self, diff_id: &Digest, stamp: Option<&str>) {
-        // If this fails they are read again next time.
+        // If this fails, the bytes are read again next time.
         let _ = stamp.map(|stamp| File::create(self.proof_path(diff_id, stamp)));
     }
 
-    /// An empty directory, since overlayfs needs at least one layer.
+    /// An empty directory. Overlayfs needs at least one layer.
     pub(super) fn empty_layer(&self) -> PathBuf {
         self.root.join("empty")
     }
 
-    /// The highest user or group id of the files of an unpacked layer. `None`: it is not in this store, or
-    /// was unpacked by an earlier version, which did not record it.
+    /// The highest user or group id of the files of an unpacked layer. `None` if the layer is not in this
+    /// store, or if an earlier version unpacked it, which did not record the id.
     pub(super) fn greatest_id(&self, layer: &Path) -> Option<u32> {
         let home = layer.parent().filter(|home| home.parent() == Some(&self.root.join("layers")))?;
         fs::read_to_string(home.join(OWNERS)).ok()?.trim().parse().ok()
     }
 
-    /// Moves a layer into place: `scratch` holds it in `d`, its files belong to ids up to `greatest_id`. Call
-    /// with the layer's lock held.
+    /// Moves a layer into place. `scratch` contains it in `d`, and its files belong to ids up to
+    /// `greatest_id`. The caller must hold the layer's lock.
     pub(super) fn keep_layer(
         &self,
         diff_id: &Digest,
@@ -228,9 +229,9 @@ impl Store {
         let keep = || {
             fs::write(scratch.path().join(OWNERS), greatest_id.to_string())?;
             fs::write(scratch.path().join("id"), diff_id.to_string())?;
-            // One call for the whole tree: syncing each file takes many times as long.
+            // This is one call for the whole tree. Syncing each file takes many times as long.
             rustix::fs::syncfs(File::open(scratch.path())?)?;
-            // Whatever is there is not a complete layer, or it would have been used.
+            // If there were a complete layer, it would have been used, so this can be removed.
             remove_tree(&home);
             fs::rename(scratch.path(), &home)?;
             sync_dir(&home)
@@ -247,8 +248,8 @@ impl Store {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
-                // Polled instead of blocking: a thread in flock(2) cannot be interrupted, and would keep the
-                // program from ending.
+                // This polls instead of blocking. A thread in flock(2) cannot be interrupted, and would
+                // prevent the program from ending.
                 Err(Errno::WOULDBLOCK | Errno::INTR) => tokio::time::sleep(pause).await,
                 Err(errno) => return Err(errno).failed_to("lock", &path),
             }
@@ -261,7 +262,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         remove_tree(&self.scratch);
         let lock = self.scratch.with_extension("lock");
-        // Only while the lock is still held, so that no other process's lock file is removed.
+        // The lock file is removed only if it is still this process' own.
         if same_file(&self.scratch_lock, &lock) {
             remove_tree(&lock);
         }
@@ -286,13 +287,13 @@ fn same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Makes a scratch directory with a lock that lives as long as this process.
+/// Creates a scratch directory with a lock that this process holds until it ends.
 fn claim_scratch(tmp: &Path) -> Result<(PathBuf, File), Fault> {
     for n in 0u64.. {
         let dir = tmp.join(format!("{}-{n}", std::process::id()));
         let lock = dir.with_extension("lock");
         let file = open_lock(&lock).failed_to("create", &lock)?;
-        // Another process may have taken the file for a dead one's and removed it before it was locked.
+        // Before it was locked, another process may have removed the file as a leftover of a dead process.
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && same_file(&file, &lock) {
             remove_tree(&dir);
             fs::create_dir(&dir).failed_to("create", &dir)?;
@@ -302,12 +303,12 @@ fn claim_scratch(tmp: &Path) -> Result<(PathBuf, File), Fault> {
     Err(Fault::new("no free name for scratch space"))
 }
 
-/// Removes scratch space whose owner is gone.
+/// Removes scratch space whose process has ended.
 fn clear_dead(tmp: &Path) {
     let Ok(entries) = fs::read_dir(tmp) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         if path.extension().is_none_or(|ext| ext != "lock") {
-            // A directory without a lock file has no owner; one with a lock file is handled through that.
+            // A directory without a lock file has no owner. Otherwise its lock file decides.
             if !path.with_extension("lock").exists() {
                 remove_tree(&path);
             }
@@ -333,7 +334,7 @@ mod tests {
         fs::write(living.scratch().path(), "x").unwrap();
         let kept = living.scratch.join("kept");
         fs::write(&kept, "x").unwrap();
-        // The state after a kill: the files exist, the lock is not held.
+        // This is the state after a process was killed: the files exist, but the lock is not held.
         for name in ["999999-0", "999999-1"] {
             fs::create_dir_all(root.join("tmp").join(name).join("deep/er")).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Finds and creates directories inside one root, whatever its symbolic links.
+//! Finds and creates directories inside one root directory. Symbolic links cannot lead out of it.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use super::fault::{Doing, Fault};
 use outrigger_runtime::tree::Descent;
 
-/// As many as the kernel follows.
+/// The most symbolic links that are followed, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// A directory that is treated as `/`: absolute symbolic links and `..` stay inside it.
+/// A directory that is treated as `/`: absolute symbolic links and `..` do not leave it.
 pub(super) struct Tree {
     root: OwnedFd,
-    /// The last requested directory: archives list the files of a directory together.
+    /// The last requested directory. It is kept because archives list the files of a directory together.
     last: Option<(PathBuf, OwnedFd)>,
 }
 
@@ -33,13 +33,14 @@ impl Tree {
         Ok(Tree { root, last: None })
     }
 
-    /// Must be called before anything is removed: paths may resolve differently afterwards.
+    /// Forgets the last requested directory. Call this before anything is removed, because paths may resolve
+    /// differently afterwards.
     pub(super) fn forget(&mut self) {
         self.last = None;
     }
 
-    /// The directory at a clean relative path, created if it is missing. The descriptor only names it
-    /// (`O_PATH`).
+    /// The directory at a clean relative path, which is created if it is missing. The descriptor only refers
+    /// to it (`O_PATH`).
     pub(super) fn dir(&mut self, path: &Path) -> rustix::io::Result<OwnedFd> {
         if let Some((known, fd)) = &self.last
             && known == path
@@ -48,7 +49,8 @@ impl Tree {
         }
         let fd = match self.open_existing_dir(path) {
             Ok(fd) => fd,
-            // Missing, or the kernel or a seccomp filter does not know openat2(2).
+            // The directory is missing, or openat2(2) is not available in the kernel or not allowed by a
+            // seccomp filter.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NOSYS | Errno::PERM) => self.walk(path)?,
             Err(errno) => return Err(errno),
         };
@@ -64,8 +66,8 @@ impl Tree {
         openat2(&self.root, path, flags, Mode::empty(), resolve)
     }
 
-    /// Step by step, following links by hand, so that the target of a dangling link can be created: a layer
-    /// may have `var/run -> /run` and `var/run/x`, and leave `/run` to a lower layer.
+    /// Follows a path and its links step by step, so that the target of a dangling link can be created. A
+    /// layer may have `var/run -> /run` and `var/run/x`, and leave `/run` to a lower layer.
     fn walk(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let mut way = Descent::new(dup(&self.root)?);
         let mut todo: VecDeque<OsString> = VecDeque::new();
@@ -97,7 +99,7 @@ impl Tree {
                     }
                     push_front(&mut todo, target);
                 }
-                // Hidden in lower layers, and filled again by this layer.
+                // The name is hidden in lower layers, and this layer creates it again.
                 _ if is_whiteout_at(here, &part, &stat) => {
                     unlinkat(here, &part, AtFlags::empty())?;
                     let made = make(here, &part, true)?;
@@ -109,7 +111,7 @@ impl Tree {
         rustix::io::fcntl_dupfd_cloexec(way.here(), 0)
     }
 
-    /// The type of a name itself, without following links.
+    /// The type of a file, without following links.
     pub(super) fn kind_of(&self, parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<Option<Stat>> {
         match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -119,7 +121,7 @@ impl Tree {
     }
 }
 
-/// A path to a directory for system calls that take no descriptor.
+/// A path to a directory, for system calls that do not take a descriptor.
 pub(super) fn path_of(dir: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).into()
 }
@@ -142,10 +144,10 @@ fn push_front(todo: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// A directory the archive implies but does not list.
+/// Creates a directory that the archive uses but does not list.
 fn make(parent: BorrowedFd<'_>, name: &OsStr, opaque: bool) -> rustix::io::Result<OwnedFd> {
     mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
-    chmodat(parent, name, Mode::from_raw_mode(0o755), AtFlags::empty())?; // whatever the umask is
+    chmodat(parent, name, Mode::from_raw_mode(0o755), AtFlags::empty())?; // independent of the umask
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = openat(parent, name, flags, Mode::empty())?;
     if opaque {
@@ -154,7 +156,7 @@ fn make(parent: BorrowedFd<'_>, name: &OsStr, opaque: bool) -> rustix::io::Resul
     Ok(dir)
 }
 
-/// Whether a name is a whiteout, which hides that name of lower layers.
+/// Whether a file is a whiteout, which hides its name in lower layers.
 pub(super) fn is_whiteout_at(parent: impl AsFd, name: &OsStr, stat: &Stat) -> bool {
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::CharacterDevice => stat.st_rdev == 0,
@@ -163,11 +165,11 @@ pub(super) fn is_whiteout_at(parent: impl AsFd, name: &OsStr, stat: &Stat) -> bo
     }
 }
 
-/// Creates a whiteout, which hides a name of lower layers.
+/// Creates a whiteout, which hides a name in lower layers.
 pub(super) fn make_whiteout(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     match mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), makedev(0, 0)) {
-        // On overlayfs itself, for example in the root of a container that this program runs in. Newer
-        // kernels support another form, an empty file with an attribute in a directory with an attribute.
+        // This happens on overlayfs itself, for example in the root of a container. Newer kernels support
+        // another form there: an empty file with an attribute, in a directory with an attribute.
         Err(Errno::PERM) => {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             mark(&openat(parent, name, flags, Mode::empty())?, "whiteout", b"y")?;
@@ -180,12 +182,12 @@ pub(super) fn make_whiteout(parent: &OwnedFd, name: &OsStr) -> rustix::io::Resul
     }
 }
 
-/// Hides the contents of this directory in lower layers.
+/// Hides the content of this directory in lower layers.
 pub(super) fn set_opaque(dir: impl AsFd) -> rustix::io::Result<()> {
     mark(&open_readable(dir)?, "opaque", b"y")
 }
 
-/// A readable descriptor for one that may only name the directory.
+/// A readable descriptor from one that may only refer to a directory (`O_PATH`).
 pub(super) fn open_readable(dir: impl AsFd) -> rustix::io::Result<OwnedFd> {
     openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -193,7 +195,7 @@ pub(super) fn open_readable(dir: impl AsFd) -> rustix::io::Result<OwnedFd> {
 /// Sets one of overlayfs' attributes.
 fn mark(fd: &OwnedFd, key: &str, value: &[u8]) -> rustix::io::Result<()> {
     match fsetxattr(fd, format!("trusted.overlay.{key}"), value, XattrFlags::empty()) {
-        // Without privileges overlayfs is mounted with `userxattr` and reads this one.
+        // Without privileges, overlayfs is mounted with `userxattr` and reads this attribute.
         Err(Errno::PERM | Errno::NOTSUP) => {
             fsetxattr(fd, format!("user.overlay.{key}"), value, XattrFlags::empty())
         }
@@ -209,13 +211,13 @@ fn has(path: &Path, key: &str, wanted: &[u8]) -> bool {
     })
 }
 
-/// Whether a directory of a layer hides its contents in lower layers.
+/// Whether a directory of a layer hides its content in lower layers.
 pub fn is_opaque(dir: &Path) -> bool {
     has(dir, "opaque", b"y")
 }
 
-/// Whether a file of a layer is a whiteout, which hides that name of lower layers. Both of overlayfs' forms
-/// occur: the device, and the file with an attribute where such a device cannot be created.
+/// Whether a file of a layer is a whiteout, which hides its name in lower layers. Overlayfs has two forms: a
+/// device, and a file with an attribute for places where no device can be created.
 pub fn is_whiteout(path: &Path) -> bool {
     match std::fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_char_device() => meta.rdev() == 0,

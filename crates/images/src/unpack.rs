@@ -1,9 +1,10 @@
 //! Unpacks a layer's tar stream into a directory for overlayfs.
 //!
-//! Whiteouts take overlayfs' form: `.wh.NAME` is a character device 0:0 called NAME, `.wh..wh..opq` an
-//! extended attribute of the directory. Nothing in the archive can reach outside the directory: every parent
-//! is resolved by [`Tree`] within it, and the last component of a path is never followed. Nothing in it can
-//! use more resources than the [`Budget`] allows.
+//! Whiteouts get overlayfs' form: `.wh.NAME` becomes a character device 0:0 called NAME, and `.wh..wh..opq`
+//! an extended attribute of its directory.
+//!
+//! Nothing in the archive can reach outside the directory: [`Tree`] resolves every parent inside it, and the
+//! last component of a path is never followed. Nothing can use more resources than the [`Budget`] allows.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,12 +29,12 @@ use super::tree::{Tree, is_whiteout_at, make_whiteout, open_readable, path_of, s
 use outrigger_runtime::rootless;
 use outrigger_runtime::tree as foreign;
 
-/// Maximum bytes of the names of all directories of a layer, which are kept in memory until its end.
+/// The maximum size of all directory names of a layer, which are kept in memory until its end.
 const DIRECTORY_NAMES_MAX: usize = 64 << 20;
 
-/// Unpacks a layer into `dir`, which must be new and empty, and checks both digests: that of the stream
-/// itself (`blob`, if known) and that of the tar in it. Returns the highest user or group id of its files. On
-/// failure `dir` is left partly filled.
+/// Unpacks a layer into `dir`, which must be new and empty. Checks the digest of the stream itself (`blob`,
+/// if known) and of the tar in it. Returns the highest user or group id of its files. On failure, `dir` is
+/// left partly filled.
 pub(super) fn unpack_layer(
     stream: impl Read,
     dir: &Path,
@@ -51,7 +52,7 @@ pub(super) fn unpack_layer(
         if blob.is_none() {
             unpacked.clone()?;
         }
-        // Check the digest even now: a damaged stream is a better explanation than the error it caused.
+        // The digest is checked even after an error, because a damaged stream explains the error better.
         let actual = archive.into_inner().finish();
         (unpacked, actual.map(|(digest, _)| digest))
     };
@@ -69,7 +70,8 @@ pub(super) fn unpack_layer(
     Ok(greatest_id)
 }
 
-/// Reads a layer to its end and checks the digest of the tar in it. `dir` is on the file system whose space counts.
+/// Reads a layer to its end, and checks the digest of the tar in it. `dir` is on the file system whose free
+/// space is checked.
 pub(super) fn check_layer(
     stream: impl Read,
     dir: &Path,
@@ -97,7 +99,8 @@ fn unreadable(error: io::Error) -> Fault {
     Fault::io("the layer cannot be read", &error)
 }
 
-/// Decompresses a stream, detected by its first bytes: media types are not always right.
+/// Decompresses a stream. The compression is detected by the first bytes, because media types are not always
+/// correct.
 pub(super) fn decompress<'a>(stream: &'a mut (impl io::BufRead + 'a)) -> Result<Box<dyn Read + 'a>, Fault> {
     let start = stream.fill_buf().map_err(unreadable)?;
     if start.starts_with(&[0x1f, 0x8b]) {
@@ -111,7 +114,7 @@ pub(super) fn decompress<'a>(stream: &'a mut (impl io::BufRead + 'a)) -> Result<
     }
 }
 
-/// zstd:chunked and pzstd begin with one.
+/// Whether a stream begins with a skippable zstd frame, as those of zstd:chunked and pzstd do.
 fn is_skippable_frame(start: &[u8]) -> bool {
     matches!(start, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
@@ -120,10 +123,10 @@ impl<R: Read> Skip for HashingReader<R> {}
 
 struct Unpacker<'a> {
     tree: Tree,
-    /// Set at the end, since filling a directory changes its time.
+    /// The times of directories. They are set at the end, because filling a directory changes its time.
     dir_times: Vec<(PathBuf, Timestamps)>,
     dir_names: usize,
-    /// Of the users and groups of the files.
+    /// The highest user or group id of the files.
     greatest_id: u32,
     buffer: Vec<u8>,
     privileged: bool,
@@ -166,7 +169,7 @@ impl<'a> Unpacker<'a> {
             })?;
         }
         for (path, times) in self.dir_times.iter().rev() {
-            // Replaced by something else later in the archive: nothing to do.
+            // If a later entry replaced the directory, there is nothing to set.
             if let Ok(fd) = self.tree.open_existing_dir(path) {
                 let _ = rustix::fs::futimens(&fd, times);
             }
@@ -194,7 +197,7 @@ impl<'a> Unpacker<'a> {
                 let parent = self.tree.dir(parent_path)?;
                 set_opaque(&parent)?;
             }
-            return Ok(()); // otherwise AUFS' own bookkeeping
+            return Ok(()); // all other names are for AUFS itself
         }
         let parent = self.tree.dir(parent_path)?;
         if let Some(hidden) = last.as_bytes().strip_prefix(b".wh.") {
@@ -239,7 +242,7 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    /// The entry `./` of the root itself.
+    /// Applies the entry `./`, which is the root itself.
     fn root(&mut self, kind: Kind, attributes: &Attributes) -> Result<(), Problem> {
         if kind != Kind::Directory {
             return Err(Problem::Refused("only a directory can be the root".into()));
@@ -249,8 +252,8 @@ impl<'a> Unpacker<'a> {
         self.remember_times(PathBuf::new(), attributes.times.clone())
     }
 
-    /// Hides NAME in lower layers. An entry of that name in this layer itself stays visible, in whichever
-    /// order they come.
+    /// Hides NAME in lower layers. An entry of that name in this layer stays visible, before and after the
+    /// whiteout.
     fn whiteout(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
         if name.is_empty() || name == "." || name == ".." {
             return Err(Problem::Refused("its whiteout does not name a file".into()));
@@ -304,7 +307,7 @@ impl<'a> Unpacker<'a> {
                 }
             },
             Some(parts) => {
-                // Stored bytes are counted when they are read, the holes are counted here.
+                // Stored bytes are counted when they are read. Holes are counted here.
                 self.budget.take(entry.size - entry.stored)?;
                 file.set_len(entry.size)?;
                 for part in parts {
@@ -332,7 +335,7 @@ impl<'a> Unpacker<'a> {
         name: &OsStr,
     ) -> Result<(), Problem> {
         if target == path {
-            return Ok(()); // else the file would be removed to make room for itself
+            return Ok(()); // otherwise the file would be removed before it is linked to itself
         }
         let missing =
             || Problem::Refused(format!("it links to {target:?}, which this layer does not contain"));
@@ -347,11 +350,11 @@ impl<'a> Unpacker<'a> {
             Some(_) => {}
         }
         self.clear(parent, name)?;
-        // Without AT_SYMLINK_FOLLOW: a link to a symbolic link is a second name of that link.
+        // AT_SYMLINK_FOLLOW is not set: a hard link to a symbolic link is another name of that link.
         Ok(linkat(&target_parent, target_name, parent, name, AtFlags::empty())?)
     }
 
-    /// Returns whether the node was created: it cannot be without privileges, and containers have their own
+    /// Creates a device. Returns false if that is not possible without privileges; containers have their own
     /// /dev anyway.
     fn device(&mut self, entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<bool, Problem> {
         let (major, minor) = entry.device;
@@ -371,7 +374,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Makes room for an entry: the later one of a name wins.
+    /// Removes an existing entry, because the later entry of a name wins.
     fn clear(&mut self, parent: &OwnedFd, name: &OsStr) -> Result<(), Problem> {
         match self.tree.kind_of(parent, name)? {
             None => Ok(()),
@@ -386,7 +389,8 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Owner first, since changing it clears set-user-id bits and capabilities.
+    /// Sets the attributes of a file. The owner is set first, because changing it clears set-user-id bits and
+    /// capabilities.
     fn apply_fd(&self, fd: impl AsFd, attributes: &Attributes) -> Result<(), Problem> {
         let owner = (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)));
         self.tolerate(rustix::fs::fchown(&fd, owner.0, owner.1), attributes)?;
@@ -416,7 +420,8 @@ impl<'a> Unpacker<'a> {
         Ok(utimensat(parent, name, &attributes.times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Without privileges everything belongs to the only user.
+    /// Ignores a failure to set owners without privileges: then everything belongs to the only available
+    /// user.
     fn tolerate(&self, result: rustix::io::Result<()>, attributes: &Attributes) -> Result<(), Problem> {
         match result {
             Err(Errno::PERM | Errno::INVAL) if !self.privileged => {
@@ -440,7 +445,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// Attributes that the file system or the kernel does not support are skipped, as in other runtimes.
+    /// Ignores extended attributes that the file system or the kernel does not support, as other runtimes do.
     fn tolerate_xattr(&self, key: &OsStr, result: rustix::io::Result<()>) -> Result<(), Problem> {
         match result {
             Err(errno @ (Errno::PERM | Errno::NOTSUP | Errno::INVAL)) => {
@@ -456,7 +461,7 @@ impl<'a> Unpacker<'a> {
 pub(super) enum Problem {
     /// A system error.
     Io(io::Error),
-    /// The archive asks for something forbidden.
+    /// The archive requests something that is forbidden.
     Refused(String),
 }
 
@@ -472,7 +477,7 @@ impl From<Errno> for Problem {
     }
 }
 
-/// A path of the archive as a relative path without `.` and `..`.
+/// A path of the archive, as a relative path without `.` and `..`.
 fn clean(name: &[u8]) -> Result<PathBuf, Problem> {
     let mut path = PathBuf::new();
     for component in Path::new(OsStr::from_bytes(name)).components() {
@@ -496,7 +501,7 @@ fn target(entry: &Entry) -> Result<&[u8], Problem> {
 
 fn attributes(entry: &Entry) -> Result<Attributes, Problem> {
     let id = |id: u64| {
-        // The highest number means "leave unchanged" to the kernel.
+        // For the kernel, the highest number means "leave unchanged".
         u32::try_from(id)
             .ok()
             .filter(|id| *id != u32::MAX)
@@ -524,20 +529,20 @@ fn attributes(entry: &Entry) -> Result<Attributes, Problem> {
     })
 }
 
-/// The extended attributes an image may set: capabilities of its programs, and those that users may set
-/// themselves. Overlayfs' own would let a layer change those below it; labels and signatures of security
-/// modules (SELinux, IMA, Smack) are up to the host.
+/// Whether an image may set this extended attribute. It may set capabilities of its programs, and attributes
+/// that users may set themselves. With overlayfs' own attributes, a layer could change the layers below it.
+/// Labels and signatures of security modules (SELinux, IMA, Smack) belong to the host.
 fn may_be_set(name: &[u8]) -> bool {
     name == b"security.capability" || name.starts_with(b"user.") && !name.starts_with(b"user.overlay.")
 }
 
-/// `seconds[.fraction]`, negative before 1970.
+/// Parses `seconds[.fraction]`, which is negative before 1970.
 fn parse_time(text: &str) -> Option<Timespec> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: i64 = whole.parse().ok()?;
     let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
     let nanos: i64 = digits.parse().ok()?;
-    // The fraction of a negative time counts backwards, tv_nsec never does.
+    // The fraction of a negative time counts backwards, but tv_nsec never does.
     Some(match whole.starts_with('-') && nanos > 0 {
         true => Timespec { tv_sec: seconds - 1, tv_nsec: 1_000_000_000 - nanos },
         false => Timespec { tv_sec: seconds, tv_nsec: nanos },
@@ -573,7 +578,7 @@ mod tests {
         assert_eq!(cleaned("a/.."), None);
     }
 
-    /// One entry of a layer that tries to break out.
+    /// One entry of a layer that tries to write outside its directory.
     #[derive(Debug, Clone)]
     struct Hostile {
         kind: EntryType,
@@ -608,7 +613,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever links lead: nothing outside the layer is created, changed or linked to.
+        /// Nothing outside the layer is created, changed or linked to, wherever its links point.
         #[test]
         fn nothing_outside_is_touched(entries in prop::collection::vec(hostile(), 1..12)) {
             use std::os::unix::fs::MetadataExt;
@@ -625,7 +630,7 @@ mod tests {
                 (text, meta.mode(), meta.mtime_nsec(), meta.nlink(), dir.mode(), dir.mtime_nsec(), names(&canary), names(outer.path()))
             };
             let before = look();
-            // Each entry in a separate archive: one that is refused must not prevent the others from trying.
+            // Each entry is in its own archive, so that a refused entry does not prevent the others.
             for entry in &entries {
                 let mut header = tar::Header::new_gnu();
                 let link = entry.link.replace("OUTSIDE", canary.to_str().unwrap());

@@ -47,7 +47,7 @@ fn what_the_library_writes_reads_back() {
     assert_eq!((all[2].0.uid, all[2].0.records[2].1.as_slice()), (5, &b"a=\n"[..]));
     assert_eq!((all[3].0.kind, all[3].0.link.len()), (Kind::Symlink, 200));
     for cut in 1..tar.len().min(3000) {
-        // Complete entries, a missing end marker, or an error: never a panic.
+        // The result may be complete entries, a missing end marker or an error, but never a panic.
         let _ = read_all(&tar[..cut]);
     }
 }
@@ -127,7 +127,7 @@ fn sparse_files_are_told_as_such_and_checked() {
     for (size, parts, stored) in [
         (10, &[(0, 5), (4, 1)][..], &b"abcdef"[..]), // overlap
         (10, &[(8, 5)], b"abcde"),                   // beyond the end
-        (10, &[(0, 5)], b"abc"),                     // more than there is
+        (10, &[(0, 5)], b"abc"),                     // more than is stored
         (10, &[(5, 1), (0, 1)], b"ab"),              // backwards
     ] {
         assert!(read_all(&sparse(size, parts, stored)).is_err(), "{parts:?}");

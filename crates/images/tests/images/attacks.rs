@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 
 use crate::support::*;
 
-/// The error for an image of these layers, and a check that nothing of it is kept.
+/// The error for an image with these layers. Also checks that nothing of the image is kept.
 async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut layout = OciLayout::new(dir.path().join("layout"));
@@ -25,7 +25,7 @@ async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     let state = dir.path().join("state");
     let store = ImageStore::open_with(&state, limits.parse::<ImageLimits>().unwrap()).unwrap();
     let text = failure(&store, format!("oci:{}:t", layout.dir.display())).await;
-    // Layers that were being unpacked beside the refused one are cancelled a moment later.
+    // Layers that are being unpacked at the same time are cancelled a moment later.
     let deadline = Instant::now() + Duration::from_secs(20);
     while !scratch_entries(&state).is_empty() {
         assert!(Instant::now() < deadline, "{:?} are left", scratch_entries(&state));
@@ -34,7 +34,7 @@ async fn refused(limits: &str, layers: &[BuiltLayer]) -> String {
     text
 }
 
-/// Only a header: the caller adds what it announces.
+/// Only a header. The caller adds the content that it announces.
 fn header(kind: EntryType, name: &str, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -48,7 +48,7 @@ fn header(kind: EntryType, name: &str, size: u64) -> tar::Header {
     header
 }
 
-/// A gzip layer of some blocks followed by this many zeros.
+/// A gzip layer with some blocks, followed by this many zeros.
 fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(blocks).unwrap();
@@ -57,7 +57,7 @@ fn zeros(blocks: &[u8], count: usize) -> BuiltLayer {
         encoder.write_all(&piece).unwrap();
     }
     let bytes = encoder.finish().unwrap();
-    // It is refused before the digest is compared.
+    // The layer is refused before the digest is compared.
     BuiltLayer {
         diff_id: sha256(b"never reached"),
         bytes,
@@ -96,12 +96,12 @@ async fn a_file_of_zeros_is_bounded_by_its_ratio_and_its_size() {
     );
     let text = refused("unpacked=100Mi", &[zeros(file.as_bytes(), 150 << 20)]).await;
     assert!(text.contains("more than 100Mi") && text.contains("--image-limits unpacked="), "{text}");
-    // After the end of the archive, where no file is created from them.
+    // The zeros follow the end of the archive, where they become no file.
     let text = refused("unpacked=100Mi", &[zeros(&[0; 1024], 150 << 20)]).await;
     assert!(text.contains("more than 100Mi"), "{text}");
 }
 
-/// A sparse file as GNU tar writes it: all hole but one part.
+/// A sparse file as GNU tar writes it, with one part and holes around it.
 fn sparse(size: u64, offset: u64, content: &[u8]) -> Vec<u8> {
     let mut header = header(EntryType::GNUSparse, "sparse", content.len() as u64);
     let gnu = header.as_gnu_mut().unwrap();
@@ -187,7 +187,7 @@ async fn files_depth_layers_and_space_are_bounded() {
     assert!(text.contains("no space left on device") && text.contains("--state-dir"), "{text}");
 }
 
-/// Members of a compressed archive count too, before any layer is read.
+/// The members of a compressed archive count too, before any layer is read.
 #[tokio::test]
 async fn an_archive_that_inflates_without_end_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ async fn an_archive_that_inflates_without_end_is_refused() {
         assert!(text.contains("more than 100Mi"), "{text}");
     }
     assert_eq!(scratch_entries(&state), [] as [std::path::PathBuf; 0]);
-    // A pipe without a writer.
+    // This is a pipe without a writer.
     let pipe = dir.path().join("pipe");
     run("mkfifo", &[pipe.to_str().unwrap()]);
     let text = failure(&store, format!("oci-archive:{}", pipe.display())).await;
@@ -241,7 +241,7 @@ async fn a_parent_that_becomes_a_link_leads_nowhere() {
     assert_eq!(names, ["secret"]);
     assert_eq!(fs::metadata(outside.path()).unwrap().mtime_nsec(), before);
     assert_eq!(fs::metadata(outside.path().join("secret")).unwrap().nlink(), 1);
-    // Everything went to where those links lead inside.
+    // Everything is in the places inside the layer that those links lead to.
     let inside = image.layers[0].join(to.trim_start_matches('/'));
     assert!(inside.join("evil").exists() && inside.join("linked").exists());
     for bad in ["../x", "a/../../x", ".."] {
@@ -281,10 +281,10 @@ async fn only_harmless_attributes_are_set() {
     }
 }
 
-/// The requests to a fake server: request lines and headers.
+/// The requests to a fake server, with request lines and headers.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers each path with raw bytes; if told so, it then continues forever.
+/// A server that answers each path with raw bytes. On request, it then continues forever.
 async fn server(
     ip: Ipv4Addr,
     answer: impl Fn(&str, u16) -> (Vec<u8>, bool) + Send + Sync + 'static,
@@ -324,7 +324,7 @@ fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// The error of pulling from a server on this machine.
+/// The error of a pull from a server on this machine.
 async fn pulled(port: u16) -> String {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
@@ -342,14 +342,14 @@ async fn answers_without_end_are_cut() {
     let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (chunked.clone(), true)).await;
     let text = pulled(port).await;
     assert!(text.contains("larger than 4194304 bytes"), "{text}");
-    // Wrong lengths.
+    // The lengths are wrong.
     let huge = b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551614\r\n\r\n{".to_vec();
     let (port, _) = server(Ipv4Addr::LOCALHOST, move |_, _| (huge.clone(), true)).await;
     let text = pulled(port).await;
     assert!(text.contains("larger than 4194304 bytes") || text.contains("no answer"), "{text}");
 }
 
-/// An image whose manifest claims that its layer has ten bytes.
+/// An image whose manifest says that its layer has ten bytes.
 fn small_image() -> (Vec<u8>, Vec<u8>, String) {
     let layer = sha256(b"ten bytes.");
     let config = json!({"architecture": this_architecture(), "os": "linux", "config": {},
@@ -362,7 +362,7 @@ fn small_image() -> (Vec<u8>, Vec<u8>, String) {
     (manifest.into_bytes(), config.into_bytes(), layer)
 }
 
-/// CVE-2021-41190: one digest, and two images, depending on who reads it.
+/// CVE-2021-41190: one digest means two different images to different readers.
 #[tokio::test]
 async fn ambiguous_manifests_are_refused() {
     const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -404,7 +404,7 @@ async fn ambiguous_manifests_are_refused() {
     }
 }
 
-/// An image in a layout, whose documents are changed as text. `change` gets the name of each document.
+/// An image in a layout whose documents are changed as text. `change` gets the name of each document.
 fn layout_with(dir: &Path, change: &dyn Fn(&str, String) -> String) -> OciLayout {
     let layout = OciLayout::new(dir);
     let layer = Layer::new().file("file", "x").gzip();
@@ -428,7 +428,7 @@ fn layout_with(dir: &Path, change: &dyn Fn(&str, String) -> String) -> OciLayout
     layout
 }
 
-/// Go's decoder takes names in any case, and the last of several.
+/// Go's decoder ignores the case of names, and uses the last of several.
 #[tokio::test]
 async fn ambiguous_fields_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -439,7 +439,7 @@ async fn ambiguous_fields_are_refused() {
 
     let other = format!("\"{}\"", sha256(b"other"));
     let at_start = "{";
-    // The document, the text before the new field, and the field.
+    // (document, text before the new field, field, value)
     for (document, before, field, value) in [
         ("manifest", at_start, "layer\u{17f}", "[]"),
         ("manifest", at_start, "manife\u{17f}ts", "[]"),
@@ -522,7 +522,7 @@ async fn ambiguous_sizes_and_types_are_refused() {
         assert_eq!(result.is_ok(), accepted, "{media_type}: {result:?}");
     }
 
-    // The same from a registry.
+    // A registry gives the same result.
     let (manifest, _, _) = small_image();
     let entry = json!({"digest": sha256(&manifest), "size": manifest.len() + 1});
     let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string().into_bytes();
@@ -560,7 +560,7 @@ async fn ambiguous_sizes_and_types_are_refused() {
     }
 }
 
-/// OCI allows documents without a media type of their own.
+/// OCI allows documents without their own media type.
 #[tokio::test]
 async fn an_image_of_many_platforms_needs_no_media_types() {
     let layer = Layer::new().file("file", "x").gzip();
@@ -643,7 +643,7 @@ async fn credentials_stay_with_their_host() {
         }
     })
     .await;
-    // Every request is refused until it comes with credentials.
+    // Every request without credentials is refused.
     let (front, fronted) = server(Ipv4Addr::LOCALHOST, move |path, _| {
         let to = format!("Location: http://127.0.0.1:{port}{path}\r\n");
         (response("401 Unauthorized", &format!("WWW-Authenticate: Basic realm=\"x\"\r\n{to}"), b"{}"), false)
@@ -743,7 +743,7 @@ async fn https_is_never_left_for_http() {
     assert!(Path::new(cert).exists());
 }
 
-/// Answers http like a registry that speaks https, and forwards https.
+/// A server that answers http like a registry that speaks https, and forwards https.
 async fn as_a_registry(tls: u16) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -767,7 +767,7 @@ async fn as_a_registry(tls: u16) -> u16 {
     port
 }
 
-/// Knowing the digest of a stored layer, without having the layer, gives no access to it.
+/// Knowing the digest of a stored layer does not give access to the layer.
 #[tokio::test]
 async fn a_layer_is_not_had_by_its_name_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -794,11 +794,11 @@ async fn a_layer_is_not_had_by_its_name_alone() {
         let text = failure(&store, archive(file, layer)).await;
         assert!(text.contains(complaint), "{text}");
     }
-    // A file is read once; if it was changed since, it is read again.
+    // A file is read only once, and again if it was changed.
     assert!(ensure(&store, &honest).await.unwrap().was_present);
     let text = failure(&store, archive("honest.tar", Some(&other))).await;
     assert!(text.contains("digest mismatch"), "{text}");
-    // The same for a layout: its blob matches its digest, but is still not that layer.
+    // The same holds for a layout: its blob matches its digest, but is not that layer.
     let mut layout = OciLayout::new(dir.path().join("layout"));
     let lying = BuiltLayer { diff_id: secret.diff_id.clone(), ..other };
     layout.image("t", json!({}), &[lying]);

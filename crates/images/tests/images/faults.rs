@@ -1,4 +1,4 @@
-//! Pulls that fail, or nearly.
+//! Pulls that fail or almost fail.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -62,7 +62,7 @@ async fn damage_at_the_registry_is_found() {
     assert!(ensure(&store, registry.reference("app:v1")).await.is_ok(), "repaired, it works");
 }
 
-/// A mount that is removed with the test.
+/// A mount that is removed at the end of the test.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -84,7 +84,7 @@ async fn a_full_disk_is_named_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let registry = Registry::start(&dir.path().join("registry")).await;
     let mut layout = OciLayout::new(dir.path().join("layout"));
-    // The first does not fit compressed, the second only when unpacked.
+    // The first does not fit compressed. The second fits, but not unpacked.
     layout.image("big", json!({}), &[busybox().build(Compression::None)]);
     layout.image("bomb", json!({}), &[Layer::new().file("zeros", vec![0; 8 << 20]).gzip()]);
     registry.push(&layout, "big", "app:big");
@@ -102,7 +102,8 @@ async fn a_full_disk_is_named_and_leaves_nothing_behind() {
     drop((store, tmpfs));
 }
 
-/// Forwards connections to the registry, and breaks the first few after this many bytes of the answer.
+/// Forwards connections to the registry. Breaks the first `broken` connections after `after` bytes of the
+/// answer.
 async fn flaky_proxy(to: SocketAddr, broken: usize, after: usize) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -151,15 +152,14 @@ async fn a_broken_connection_is_taken_up_where_it_broke() {
     let last = heard.lock().unwrap().last().cloned().unwrap();
     assert_eq!(Some(last.done_bytes), last.total_bytes);
     assert!(image.layers[0].join("bin/busybox").exists());
-    // More often than the retry limit.
+    // The connection breaks more often than the retry limit allows.
     let (port, _) = flaky_proxy(registry.address(), usize::MAX, 100_000).await;
     let store = ImageStore::open(&dir.path().join("other")).unwrap();
     let text = failure(&store, format!("127.0.0.1:{port}/app:v1")).await;
     assert!(text.contains("connection broke") || text.contains("ended after"), "{text}");
 }
 
-/// A token service and registry without a real backend: the real ones that exchange identity tokens are all
-/// in clouds.
+/// A fake token service and registry. All real ones that exchange identity tokens are in clouds.
 async fn token_registry(blobs: Vec<(String, Vec<u8>)>) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Images in directories and archives of this machine.
+//! Images in local directories and archives.
 
 use std::fs;
 use std::io::Write;
@@ -34,7 +34,7 @@ fn layout(dir: &Path) -> OciLayout {
     layout
 }
 
-/// A new store for each call: nothing may come from an earlier one.
+/// Uses a new store for each call, so that nothing comes from an earlier one.
 async fn check(dir: &Path, reference: &str) {
     let place = tempfile::tempdir_in(dir).unwrap();
     let store = ImageStore::open(&place.path().join("state")).unwrap();
@@ -77,7 +77,7 @@ async fn layouts_and_archives_by_skopeo() {
     }
 }
 
-/// Before version 1.10 of its format docker wrote a directory per layer, and links for layers that were
+/// Before version 1.10 of its format, docker wrote a directory per layer, and links for layers that it had
 /// already written.
 #[tokio::test]
 async fn docker_archives_with_linked_layers() {

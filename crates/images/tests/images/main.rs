@@ -1,5 +1,5 @@
-//! Images from real registries, layouts and archives. Needs root, and the Debian packages `docker-registry`, `skopeo`,
-//! `busybox-static` and `openssl`.
+//! Tests of images from real registries, layouts and archives. They need root, and the Debian packages
+//! `docker-registry`, `skopeo`, `busybox-static` and `openssl`.
 
 mod attacks;
 mod faults;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::*;
 
-/// Three layers, one in each compression.
+/// A layout with three layers, one in each compression.
 fn three_layers(dir: &std::path::Path) -> OciLayout {
     let mut layout = OciLayout::new(dir.join("layout"));
     let layers = [
@@ -54,14 +54,14 @@ async fn an_image_is_pulled_once_and_then_there() {
     let longest = image.layers.iter().map(|dir| dir.as_os_str().len()).max().unwrap();
     assert!(longest <= state.as_os_str().len() + 33, "short, for overlayfs' page of options");
 
-    // A digest instead of the tag, and both.
+    // The reference has a digest instead of the tag, or both.
     let digest = sha256(&fs::read(layout.dir.join("index.json")).map(|b| manifest_of(&layout, &b)).unwrap());
     for name in [format!("team/app@{digest}"), format!("team/app:v1@{digest}")] {
         let again = ensure(&store, registry.reference(&name)).await.unwrap();
         assert_eq!((&again.id, &again.layers, again.was_present), (&image.id, &image.layers, true), "{name}");
     }
 
-    // Without the registry: present images are used, and only `Always` needs to ask.
+    // Without the registry, present images are used. Only `Always` needs the registry.
     drop(registry);
     for policy in [PullPolicy::IfNotPresent, PullPolicy::Never] {
         let again =
@@ -74,11 +74,11 @@ async fn an_image_is_pulled_once_and_then_there() {
     let refused =
         store.ensure(request(&reference, PullPolicy::Always), silent()).await.unwrap_err().to_string();
     assert!(refused.contains("connection refused by 127.0.0.1:"), "{refused}");
-    // It follows "could not pull image: ", and more text follows it.
+    // The text follows "could not pull image: ", and more text follows it.
     assert!(!refused.contains("cannot pull") && !refused.contains('?'), "{refused}");
 }
 
-/// The manifest an index's first entry points to.
+/// The manifest of the first entry of an index.
 fn manifest_of(layout: &OciLayout, index: &[u8]) -> Vec<u8> {
     let index: serde_json::Value = serde_json::from_slice(index).unwrap();
     let digest = index["manifests"][0]["digest"].as_str().unwrap();
@@ -173,7 +173,7 @@ async fn a_dropped_call_stops_the_pull_and_the_next_one_succeeds() {
     registry.push(&layout, "v1", "app:v1");
     let state = dir.path().join("state");
     let store = ImageStore::open(&state).unwrap();
-    // Dropped at various points.
+    // The pull is dropped at different times.
     for millis in [0, 1, 2, 4, 8, 16, 32] {
         let call = ensure(&store, registry.reference("app:v1"));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(millis), call).await;
@@ -182,7 +182,7 @@ async fn a_dropped_call_stops_the_pull_and_the_next_one_succeeds() {
     assert_eq!(Merged::mount(&image, dir.path()).read("etc/b"), "1");
 }
 
-/// Runs as a separate process for the tests below.
+/// A pull in a separate process. The tests below start it.
 #[tokio::test]
 async fn child_pull() {
     let Ok(reference) = std::env::var("OUTRIGGER_TEST_PULL") else {
@@ -254,7 +254,7 @@ async fn credentials_come_from_secrets_files_and_helpers() {
     let secret =
         |password: &str| json!({"auths": {&host: {"username": "test", "password": password}}}).to_string();
 
-    // No credentials, wrong ones, and good ones after wrong ones.
+    // There are no credentials, wrong ones, or good ones after wrong ones.
     let mut ask = request(&reference, PullPolicy::Always);
     let text = store.ensure(ask.clone(), silent()).await.unwrap_err().to_string();
     for part in
@@ -273,7 +273,7 @@ async fn credentials_come_from_secrets_files_and_helpers() {
     ask.auth.push(secret("secret"));
     store.ensure(ask, silent()).await.unwrap();
 
-    // Files and helpers are found through the environment, so in separate processes.
+    // The environment determines where files and helpers are, so this uses separate processes.
     let home = dir.path().join("home");
     let bin = dir.path().join("bin");
     fs::create_dir_all(home.join(".docker")).unwrap();

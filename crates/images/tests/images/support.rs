@@ -1,4 +1,4 @@
-//! Hand-made images, a separate registry for each test, and helpers to inspect the results.
+//! Handmade images, a registry for each test, and helpers that inspect the results.
 
 use std::fs;
 use std::io::Write;
@@ -48,7 +48,7 @@ impl Layer {
         Layer { tar: tar::Builder::new(Vec::new()) }
     }
 
-    /// Any entry: the name is used unchanged.
+    /// Adds any entry. Its name is used unchanged.
     pub(crate) fn raw(
         mut self,
         name: &str,
@@ -156,7 +156,7 @@ impl OciLayout {
         json!({"mediaType": media_type, "digest": digest, "size": bytes.len()})
     }
 
-    /// An image's manifest, not yet in the index.
+    /// The manifest of an image. It is not yet in the index.
     pub(crate) fn manifest(&self, architecture: &str, config: Value, layers: &[BuiltLayer]) -> Value {
         let diff_ids: Vec<&str> = layers.iter().map(|layer| layer.diff_id.as_str()).collect();
         let config = json!({
@@ -172,7 +172,7 @@ impl OciLayout {
         self.blob(media_type, manifest.to_string().as_bytes())
     }
 
-    /// Adds something under a tag.
+    /// Adds a descriptor to the index under a tag.
     pub(crate) fn tag(&mut self, mut descriptor: Value, tag: &str) {
         descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
         self.manifests.push(descriptor);
@@ -180,7 +180,7 @@ impl OciLayout {
         fs::write(self.dir.join("index.json"), index.to_string()).unwrap();
     }
 
-    /// An image for this machine under a tag.
+    /// Adds an image for this machine under a tag.
     pub(crate) fn image(&mut self, tag: &str, config: Value, layers: &[BuiltLayer]) -> &mut Self {
         let manifest = self.manifest(this_architecture(), config, layers);
         self.tag(manifest, tag);
@@ -188,13 +188,13 @@ impl OciLayout {
     }
 }
 
-/// A layer with a real program, two megabytes of it.
+/// A layer with a real program of two megabytes.
 pub(crate) fn busybox() -> Layer {
     let program = fs::read("/bin/busybox").expect("busybox-static is installed");
     Layer::new().dir("bin/", 0o755).file_as("bin/busybox", program, 0o755, 0, 0).symlink("bin/sh", "busybox")
 }
 
-/// A real registry with its own storage. Stopped with the test.
+/// A real registry with its own storage. It is stopped at the end of the test.
 pub(crate) struct Registry {
     child: Child,
     pub(crate) port: u16,
@@ -206,7 +206,7 @@ impl Registry {
         Self::start_at(dir, "127.0.0.1", "", "").await
     }
 
-    /// User `test`, password `secret`.
+    /// Starts a registry with user `test` and password `secret`.
     pub(crate) async fn start_with_password(dir: &Path) -> Self {
         fs::create_dir_all(dir).unwrap();
         let file = dir.join("htpasswd");
@@ -215,7 +215,8 @@ impl Registry {
         Self::start_at(dir, "127.0.0.1", "", &auth).await
     }
 
-    /// With an unknown certificate, `cert.pem` in `dir`, at an address other machines could reach.
+    /// Starts a registry with an unknown certificate, `cert.pem` in `dir`, at an address that other machines
+    /// could reach.
     pub(crate) async fn start_with_tls(dir: &Path, ip: IpAddr) -> Self {
         fs::create_dir_all(dir).unwrap();
         let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
@@ -237,7 +238,7 @@ impl Registry {
         Self::start_at(dir, "0.0.0.0", &format!(", tls: {{certificate: {cert}, key: {key}}}"), "").await
     }
 
-    /// Without TLS at an address other machines could reach.
+    /// Starts a registry without TLS, at an address that other machines could reach.
     pub(crate) async fn start_open(dir: &Path) -> Self {
         Self::start_at(dir, "0.0.0.0", "", "").await
     }
@@ -262,7 +263,7 @@ impl Registry {
                 .stderr(log)
                 .spawn()
                 .expect("docker-registry is installed");
-            // If it has ended, the port was in use: try another.
+            // If the process has ended, the port was in use, so another one is tried.
             while child.try_wait().unwrap().is_none() {
                 if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                     return Registry { child, port, dir: dir.to_owned() };
@@ -274,7 +275,7 @@ impl Registry {
         }
     }
 
-    /// Copies an image of a layout here with skopeo.
+    /// Copies an image from a layout to this registry with skopeo.
     pub(crate) fn push(&self, layout: &OciLayout, tag: &str, name: &str) {
         let from = format!("oci:{}:{tag}", layout.dir.display());
         let to = format!("docker://{}", self.reference(name));
@@ -298,7 +299,7 @@ impl Registry {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
-    /// How often a path was requested and served.
+    /// How often a path with this part was requested and served.
     pub(crate) fn count_gets(&self, part: &str) -> usize {
         let log = fs::read_to_string(self.dir.join("log")).unwrap();
         log.lines()
@@ -306,7 +307,7 @@ impl Registry {
             .count()
     }
 
-    /// Where the registry keeps a blob.
+    /// The file in which the registry keeps a blob.
     pub(crate) fn blob_file(&self, digest: &str) -> PathBuf {
         let hex = digest.strip_prefix("sha256:").unwrap();
         self.dir.join("storage/docker/registry/v2/blobs/sha256").join(&hex[..2]).join(hex).join("data")
@@ -332,7 +333,7 @@ pub(crate) fn silent() -> ProgressSink {
     Arc::new(|_| {})
 }
 
-/// Records progress reports.
+/// A sink that records progress reports.
 pub(crate) fn listening() -> (ProgressSink, Arc<Mutex<Vec<PullProgress>>>) {
     let heard: Arc<Mutex<Vec<PullProgress>>> = Arc::default();
     let sink = heard.clone();
@@ -354,7 +355,7 @@ pub(crate) async fn failure(store: &ImageStore, reference: impl Into<String>) ->
     }
 }
 
-/// An image's layers merged by the kernel's overlayfs.
+/// The layers of an image, merged by the kernel's overlayfs.
 pub(crate) struct Merged {
     pub(crate) path: PathBuf,
 }
@@ -364,7 +365,7 @@ impl Merged {
         for name in ["merged", "upper", "work"] {
             fs::create_dir_all(at.join(name)).unwrap();
         }
-        // overlayfs lists the uppermost first
+        // Overlayfs lists the uppermost layer first.
         let lower: Vec<String> = image.layers.iter().rev().map(|dir| dir.display().to_string()).collect();
         let options = format!(
             "lowerdir={},upperdir={},workdir={}",
@@ -377,7 +378,7 @@ impl Merged {
         Merged { path }
     }
 
-    /// All paths below, sorted.
+    /// All paths in the merged layers, sorted.
     pub(crate) fn tree(&self) -> Vec<String> {
         fn walk(dir: &Path, root: &Path, out: &mut Vec<String>) {
             for entry in fs::read_dir(dir).unwrap() {
@@ -405,7 +406,7 @@ impl Drop for Merged {
     }
 }
 
-/// Nothing incomplete may be left in the store.
+/// The incomplete files in the store. There must be none after a test.
 pub(crate) fn scratch_entries(state_dir: &Path) -> Vec<PathBuf> {
     let mut left = Vec::new();
     for owner in fs::read_dir(state_dir.join("images/tmp")).unwrap().flatten() {

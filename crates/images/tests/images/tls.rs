@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::registry::{child, said};
 use crate::support::*;
 
-/// An address of this machine that is not loopback. Nothing is sent.
+/// An address of this machine that is not loopback. No data is sent to find it.
 fn outer_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -30,7 +30,7 @@ async fn certificates_count_except_where_they_are_waived() {
     encrypted.push(&layout, "v1", "app:v1");
     plain.push(&layout, "v1", "app:v1");
 
-    // On this machine http is tried, and https if the server speaks that.
+    // On this machine http is tried first, and https if the server speaks that.
     for registry in [&encrypted, &plain] {
         let store = tempfile::tempdir().unwrap();
         let store = ImageStore::open(store.path()).unwrap();
@@ -58,14 +58,14 @@ async fn certificates_count_except_where_they_are_waived() {
     assert!(taken.starts_with("PULLED"), "{taken}");
     let taken = pull(&plain, &insecure(plain.port));
     assert!(taken.starts_with("PULLED"), "{taken}");
-    // Through a mirror: the name's own server does not exist.
+    // The pull uses a mirror, because the server of this name does not exist.
     let mirrored = format!(
         "[[registry]]\nprefix = '{ip}:{}'\nlocation = 'nowhere.invalid'\n[[registry.mirror]]\nlocation = '{ip}:{}'\ninsecure = true\n",
         encrypted.port, plain.port
     );
     let taken = pull(&encrypted, &mirrored);
     assert!(taken.starts_with("PULLED"), "{taken}");
-    // With the CA installed no check has to be disabled.
+    // With the CA installed, no check must be disabled.
     fs::create_dir_all(&trusted).unwrap();
     fs::copy(encrypted.dir.join("cert.pem"), trusted.join("ca.crt")).unwrap();
     let taken = pull(&encrypted, "");

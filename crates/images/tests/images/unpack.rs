@@ -1,4 +1,4 @@
-//! How layers are unpacked to disk, and attacks by hostile ones.
+//! How layers are unpacked to disk, and attacks by hostile layers.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -18,7 +18,7 @@ async fn unpacked(dir: &Path, layers: &[BuiltLayer]) -> outrigger_runtime::Image
     ensure(&store, format!("oci:{}:t", layout.dir.display())).await.unwrap()
 }
 
-/// The error for a refused layer.
+/// The error for a layer that is refused.
 async fn refusal(layer: BuiltLayer) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut layout = OciLayout::new(dir.path().join("layout"));
@@ -96,16 +96,16 @@ async fn whiteouts_hide_what_is_below_and_nothing_else() {
     let middle = Layer::new()
         .file("keep/.wh.gone", "")
         .file("keep/a", "a2")
-        .file("opaque/new", "n") // before the mark, which must spare it
+        .file("opaque/new", "n") // before the opaque mark, which must not hide it
         .file("opaque/.wh..wh..opq", "")
         .file(".wh.tree", "")
-        .file(".wh.early", "") // whiteout first, then the directory again
+        .file(".wh.early", "") // first the whiteout, then the directory
         .dir("early/", 0o755)
         .file("early/new", "n")
-        .dir("late/", 0o755) // the other way round
+        .dir("late/", 0o755) // first the directory, then the whiteout
         .file("late/new", "n")
         .file(".wh.late", "")
-        .file(".wh.implied", "") // and with a directory nobody lists
+        .file(".wh.implied", "") // with a directory that is not listed
         .file("implied/new", "n")
         .file(".wh..wh.plnk/1.2", "AUFS keeps its books here")
         .build(Compression::Zstd);
@@ -137,7 +137,7 @@ async fn whiteouts_hide_what_is_below_and_nothing_else() {
     assert_eq!(merged.read("keep/a"), "a2");
 }
 
-/// In a container without a volume the state directory is on overlayfs, which does not support whiteout
+/// In a container without a volume, the state directory is on overlayfs, which does not support whiteout
 /// devices.
 #[tokio::test]
 async fn whiteouts_on_overlayfs_have_another_form() {
@@ -158,7 +158,7 @@ async fn whiteouts_on_overlayfs_have_another_form() {
     assert!(
         is_opaque(&upper.join("opaque")) && is_opaque(&upper.join("redone")) && !is_opaque(&upper.join("d"))
     );
-    // The kernel agrees, with the upper directory elsewhere.
+    // The kernel shows the same, with the upper directory on another file system.
     let merged = Merged::mount(&image, &dir.path().join("inner"));
     assert_eq!(merged.tree(), ["d", "opaque", "redone", "redone/new"]);
 }
