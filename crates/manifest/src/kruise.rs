@@ -7,8 +7,8 @@ use crate::scalar::Scalar;
 use crate::span::Span;
 use crate::tree::{Entry, Node, Value};
 
-/// The group of Kruise's workloads, in all its versions.
-const GROUP: &str = "apps.kruise.io/";
+/// The group of Kruise's workloads.
+const GROUP: &str = "apps.kruise.io";
 
 /// A rewritten workload of Kruise.
 pub(crate) struct Rewritten {
@@ -65,11 +65,12 @@ pub(crate) fn is_read_as(written: &str, kind: &str) -> bool {
 /// Rewrites a workload of Kruise as the workload of `apps/v1` that it extends. Any other object is returned
 /// unchanged as the error.
 pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result<Rewritten, Node> {
-    let extra = extra_fields(kind).filter(|_| api_version.starts_with(GROUP));
+    let group = api_version.split_once('/').map(|(group, _)| group);
+    let extra = extra_fields(kind).filter(|_| group == Some(GROUP));
     let Some((mut as_kind, fields)) = extra else { return Err(object) };
     let at = object.entry("kind").map_or(object.head(), |entry| entry.value.head());
     let name = object.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
-    let mut title = format!("{kind}{} of OpenKruise", name.map(|n| format!(" `{n}`")).unwrap_or_default());
+    let mut title = format!("{GROUP} {kind}{}", name.map(|n| format!(" `{n}`")).unwrap_or_default());
     let mut ignored = Vec::new();
     for field in fields {
         if remove(&mut object, field) && field[0] == "spec" {
@@ -77,15 +78,19 @@ pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result
             ignored.push(format!("`{path}`"));
         }
     }
+    if update_type(&object).is_some_and(|kind| !UPDATE_TYPES.contains(&kind)) {
+        remove(&mut object, &UPDATE_TYPE);
+        ignored.push("`spec.updateStrategy.type`".to_owned());
+    }
     let has_claims = object.get("spec").and_then(|spec| spec.get("volumeClaimTemplates")).is_some();
     title.push_str(&match kind {
         "CloneSet" if has_claims => {
             // Its pods have claims of their own and start in any order, as in a StatefulSet with `Parallel`.
             as_kind = "StatefulSet";
             start_together(&mut object, at);
-            " runs as a StatefulSet, because its pods have claims of their own".to_owned()
+            " runs as an apps/v1 StatefulSet, because its pods have claims of their own".to_owned()
         }
-        _ => format!(" runs as a {as_kind}"),
+        _ => format!(" runs as an apps/v1 {as_kind}"),
     });
     name_type(&mut object, as_kind);
     let note = match ignored.as_slice() {
@@ -94,6 +99,14 @@ pub(crate) fn rewrite(api_version: &str, kind: &str, mut object: Node) -> Result
         all => Diagnostic::warning(at, title).hint(format!("{} are ignored", all.join(", "))),
     };
     Ok(Rewritten { kind: as_kind, object, note })
+}
+
+/// How pods are updated. Kruise has more ways than `apps/v1`.
+const UPDATE_TYPE: [&str; 3] = ["spec", "updateStrategy", "type"];
+const UPDATE_TYPES: [&str; 2] = ["OnDelete", "RollingUpdate"];
+
+fn update_type(object: &Node) -> Option<&str> {
+    UPDATE_TYPE.iter().try_fold(object, |node, field| node.get(field))?.text()
 }
 
 /// Removes a field. Returns whether it existed.

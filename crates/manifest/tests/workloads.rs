@@ -294,7 +294,7 @@ fn workloads_of_kruise_run_as_those_they_extend() {
             "v1alpha1",
             "  replicas: 2\n",
             "Deployment",
-            "CloneSet `w` of OpenKruise runs as a Deployment",
+            "apps.kruise.io CloneSet `w` runs as an apps/v1 Deployment",
             None,
         ),
         (
@@ -302,7 +302,7 @@ fn workloads_of_kruise_run_as_those_they_extend() {
             "v1beta1",
             strategy,
             "Deployment",
-            "CloneSet `w` of OpenKruise runs as a Deployment",
+            "apps.kruise.io CloneSet `w` runs as an apps/v1 Deployment",
             Some(ignored),
         ),
         (
@@ -310,7 +310,7 @@ fn workloads_of_kruise_run_as_those_they_extend() {
             "v1alpha1",
             claims,
             "StatefulSet",
-            "CloneSet `w` of OpenKruise runs as a StatefulSet, because its pods have claims of their own",
+            "apps.kruise.io CloneSet `w` runs as an apps/v1 StatefulSet, because its pods have claims of their own",
             None,
         ),
         (
@@ -318,18 +318,26 @@ fn workloads_of_kruise_run_as_those_they_extend() {
             "v1beta1",
             advanced,
             "StatefulSet",
-            "StatefulSet `w` of OpenKruise runs as a StatefulSet",
+            "apps.kruise.io StatefulSet `w` runs as an apps/v1 StatefulSet",
             Some(
                 "`spec.reserveOrdinals`, `spec.updateStrategy.rollingUpdate.podUpdatePolicy`, \
                   `spec.updateStrategy.rollingUpdate.paused` are ignored",
             ),
         ),
         (
+            "StatefulSet",
+            "v1beta1",
+            "  serviceName: w\n  updateStrategy: {type: InPlaceIfPossible}\n",
+            "StatefulSet",
+            "apps.kruise.io StatefulSet `w` runs as an apps/v1 StatefulSet",
+            Some("`spec.updateStrategy.type` is ignored"),
+        ),
+        (
             "DaemonSet",
             "v1alpha1",
             "  burstReplicas: 2\n",
             "DaemonSet",
-            "DaemonSet `w` of OpenKruise runs as a DaemonSet",
+            "apps.kruise.io DaemonSet `w` runs as an apps/v1 DaemonSet",
             Some("`spec.burstReplicas` is ignored"),
         ),
     ] {
