@@ -241,6 +241,8 @@ fn orders_that_are_followed_become_one_annotation() {
         (other.clone(), "dependsOn: side", "", "app: side"),
         (none.clone(), "dependsOn: [side]", "", "app: side"),
         (none.clone(), "depends_on: {side: {condition: service_healthy}}", "", "app: side ready"),
+        (none.clone(), "dependsOn: [{name: side, condition: healthy}]", "", "app: side ready"),
+        (none.clone(), "dependsOn: [{name: side, condition: START}]", "", "app: side"),
         (none.clone(), "terminationFatalToPod: true", "", "app: fatal"),
         (none.clone(), "terminationFatalToPod: false", "", ""),
         (none.clone(), "terminationFatalToPod: false", "terminationFatalToPod: true", "side: fatal"),
@@ -271,6 +273,7 @@ fn orders_that_are_followed_become_one_annotation() {
         (has("app: side ready # first"), "terminationFatalToPod: true", "", "app: side ready, fatal # first"),
         (has("app: side ready"), "", "terminationFatalToPod: true", "app: side ready\nside: fatal"),
         (has("app: side ready"), "dependsOn: side", "", "app: side ready"),
+        (has("app: fatal"), "terminationFatalToPod: false", "", "app: fatal"),
         (has("app: start 3; side: start 1"), "startupOrder: 2", "", "app: start 2; side: start 1"),
         (has("app: none"), "dependsOn: side", "", "app: side"),
     ];
@@ -297,6 +300,28 @@ fn unknown_names_in_depends_on_are_said() {
         "{said}"
     );
     assert!(hint("dependsOn: [side]").starts_with("write this"));
+    assert!(hint("dependsOn: [{containerName: side, condition: SUCCESS}]").ends_with("app: side completed"));
+    let said = hint("dependsOn: [{name: side, condition: listening}]");
+    let left_out = "the condition `listening` of `side` is left out, because there are only `started`, `ready` and \
+                    `completed`; write this";
+    assert!(said.starts_with(left_out) && said.ends_with("app: side"), "{said}");
+}
+
+/// A field is not covered by what does not order it, and does not contradict what is written.
+#[test]
+fn fields_without_effect_say_why() {
+    let one = |fields: &str| hints(&pod(&format!("  containers:\n  - name: app\n    image: i\n{fields}")));
+    let alone = "remove it: there is no other container to be ordered with";
+    let said = one("    primaryContainer: true\n    startupOrder: 1\n    shutdownOrder: 2\n");
+    assert!(said[0].ends_with("app: primary"), "{said:?}");
+    assert_eq!(said[1..], [alone, alone]);
+    let annotations = "  annotations:\n    outrigger.dev/depends-on: |\n      app: side; side: fatal # why\n";
+    let said = hints(&two(annotations, "terminationFatalToPod: false", "terminationFatalToPod: false"));
+    assert_eq!(said[0], "remove it: the end of a container does not end the pod unless the pod says so");
+    assert_eq!(
+        said[1],
+        "remove it: the annotation outrigger.dev/depends-on says `side: fatal`; if that is wrong, remove `fatal` there too"
+    );
 }
 
 #[test]

@@ -83,28 +83,66 @@ impl<'n> Pod<'n> {
         let text = entry.value.text().unwrap_or_default();
         match entry.key.to_ascii_lowercase().as_str() {
             "primarycontainer" if is_true(text) || self.has(text) => None,
-            "primarycontainer" if text.eq_ignore_ascii_case("false") || text.is_empty() => {
-                Some("no container is the primary one unless the pod says so".to_owned())
-            }
+            "primarycontainer" if text.eq_ignore_ascii_case("false") || text.is_empty() => Some(
+                self.contradiction(entry, "primary")
+                    .unwrap_or_else(|| "no container is the primary one unless the pod says so".to_owned()),
+            ),
             "primarycontainer" => Some(format!("the pod has no container `{text}`")),
             "terminationfataltopod" if is_true(text) => None,
-            "terminationfataltopod" => {
-                Some("the end of a container does not end the pod unless the pod says so".to_owned())
+            "terminationfataltopod" => Some(self.contradiction(entry, "fatal").unwrap_or_else(|| {
+                "the end of a container does not end the pod unless the pod says so".to_owned()
+            })),
+            "startuporder" | "shutdownorder" if text.parse::<i64>().is_err() => {
+                Some(format!("`{text}` is not a whole number"))
             }
-            "startuporder" | "shutdownorder" if text.parse::<i64>().is_ok() => None,
-            "startuporder" | "shutdownorder" => Some(format!("`{text}` is not a whole number")),
-            "startupphase" => None,
+            "startuporder" | "shutdownorder" | "startupphase" => self.orders_nothing(entry),
             _ => {
                 let names = dependencies(&entry.value);
-                if names.iter().any(|(name, _)| self.has(name)) {
+                if names.iter().any(|dependency| self.has(dependency.name)) {
                     return None;
                 }
                 Some(match names.first() {
-                    Some((name, _)) => format!("the pod has no container `{name}`"),
+                    Some(Dependency { name, .. }) => format!("the pod has no container `{name}`"),
                     None => "it names no container".to_owned(),
                 })
             }
         }
+    }
+
+    /// The container that has a field.
+    fn owner(&self, entry: &Entry) -> Option<(List, &'n Node)> {
+        let has = |container: &Node| {
+            container.entries().unwrap_or_default().iter().any(|own| own.key_span == entry.key_span)
+        };
+        self.containers.iter().copied().find(|(_, container)| has(container))
+    }
+
+    /// Why a number or phase of a container orders nothing; `None` if it does.
+    fn orders_nothing(&self, entry: &Entry) -> Option<String> {
+        let (list, container) = self.owner(entry)?;
+        if self.is_sidecar(list, container) {
+            return Some("a sidecar starts before the mains and stops after them anyway".to_owned());
+        }
+        let is_alone = self.ordered(list).count() < 2;
+        is_alone.then(|| "there is no other container to be ordered with".to_owned())
+    }
+
+    /// Says that the annotation of the pod has a word for the container of a field that denies it.
+    fn contradiction(&self, entry: &Entry, word: &str) -> Option<String> {
+        let name = name(self.owner(entry)?.1)?;
+        let annotation = self.path.clone().field("metadata").field("annotations").field(DEPENDS_ON);
+        let text = self.root.at(&annotation)?.text()?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let is_said = lines.flat_map(|line| line.split(';')).any(|part| {
+            part.split_once(':').is_some_and(|(subject, clauses)| {
+                subject.trim() == name && clauses.split(',').any(|clause| clause.trim() == word)
+            })
+        });
+        is_said.then(|| {
+            format!(
+                "the annotation {DEPENDS_ON} says `{name}: {word}`; if that is wrong, remove `{word}` there too"
+            )
+        })
     }
 
     /// The names in a `dependsOn` that the annotation leaves out, because the pod has no such containers.
@@ -112,14 +150,24 @@ impl<'n> Pod<'n> {
         if !["dependson", "depends_on"].contains(&&*entry.key.to_ascii_lowercase()) {
             return None;
         }
-        let names = dependencies(&entry.value).into_iter().map(|(name, _)| name);
-        let unknown: Vec<String> =
-            names.filter(|name| !self.has(name)).map(|name| format!("`{name}`")).collect();
-        match unknown.as_slice() {
+        let all = dependencies(&entry.value);
+        let (known, unknown): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| self.has(d.name));
+        let unknown: Vec<String> = unknown.iter().map(|d| format!("`{}`", d.name)).collect();
+        let names = match unknown.as_slice() {
             [] => None,
             [one] => Some(format!("the pod has no container {one}, so it is left out")),
             all => Some(format!("the pod has no containers {}, so they are left out", all.join(", "))),
-        }
+        };
+        let conditions = known.iter().filter_map(|d| match d.need() {
+            Ok(_) => None,
+            Err(condition) => Some(format!(
+                "the condition `{condition}` of `{}` is left out, because there are only `started`, `ready` and \
+                 `completed`",
+                d.name
+            )),
+        });
+        let parts: Vec<String> = names.into_iter().chain(conditions).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// The annotation that replaces all fields of the pod.
@@ -180,9 +228,9 @@ impl<'n> Pod<'n> {
     fn order(&self, list: List, container: &Node, own_name: &str) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         if let Some(entry) = field(container, "dependson").or_else(|| field(container, "depends_on")) {
-            let known = |(name, _): &(String, &str)| name != own_name && self.has(name);
+            let known = |d: &Dependency<'_>| d.name != own_name && self.has(d.name);
             let all = dependencies(&entry.value).into_iter().filter(known);
-            out.extend(all.map(|(name, need)| format!("{name}{need}")));
+            out.extend(all.map(|d| format!("{}{}", d.name, d.need().unwrap_or_default())));
         }
         // A sidecar starts before the mains and stops after them, which a number would contradict.
         if self.ordered(list).count() < 2 || self.is_sidecar(list, container) {
@@ -287,19 +335,43 @@ fn says(container: &Node, key: &str) -> bool {
     field(container, key).and_then(|entry| entry.value.text()).is_some_and(is_true)
 }
 
-/// The names in `dependsOn` with their conditions. It can be one name, a list, or a map as in Compose.
-fn dependencies(node: &Node) -> Vec<(String, &'static str)> {
-    let started = |name: &str| (name.to_owned(), "");
-    match &node.value {
-        Value::Scalar(_) => node.text().filter(|text| !text.is_empty()).map(started).into_iter().collect(),
-        Value::Seq(items) => items.iter().filter_map(|i| i.text().or_else(|| name(i))).map(started).collect(),
-        Value::Map(entries) => {
-            let need = |entry: &Entry| match entry.value.get("condition").and_then(Node::text) {
-                Some("service_healthy") => " ready",
-                Some("service_completed_successfully") => " completed",
-                _ => "",
-            };
-            entries.iter().map(|entry| (entry.key.to_string(), need(entry))).collect()
+/// One entry of a `dependsOn`.
+struct Dependency<'n> {
+    name: &'n str,
+    condition: Option<&'n str>,
+}
+
+impl<'n> Dependency<'n> {
+    fn of(name: &'n str, fields: &'n Node) -> Self {
+        Dependency { name, condition: fields.get("condition").and_then(Node::text) }
+    }
+
+    /// What follows the name in the annotation, in the words of Compose, ECS or our own; the condition itself if there is
+    /// nothing like it.
+    fn need(&self) -> Result<&'static str, &'n str> {
+        match self.condition.map(str::to_ascii_lowercase).as_deref() {
+            None | Some("" | "service_started" | "started" | "start" | "running") => Ok(""),
+            Some("service_healthy" | "healthy" | "ready") => Ok(" ready"),
+            Some("service_completed_successfully" | "completed" | "complete" | "succeeded" | "success") => {
+                Ok(" completed")
+            }
+            Some(_) => Err(self.condition.unwrap_or_default()),
         }
+    }
+}
+
+/// The entries of a `dependsOn`: one name, a list of names or of maps as in ECS, or a map as in Compose.
+fn dependencies(node: &Node) -> Vec<Dependency<'_>> {
+    let plain = |name| Dependency { name, condition: None };
+    match &node.value {
+        Value::Scalar(_) => node.text().filter(|text| !text.is_empty()).map(plain).into_iter().collect(),
+        Value::Seq(items) => {
+            let of_map = |item| {
+                let name = name(item).or_else(|| item.get("containerName").and_then(Node::text))?;
+                Some(Dependency::of(name, item))
+            };
+            items.iter().filter_map(|item| item.text().map(plain).or_else(|| of_map(item))).collect()
+        }
+        Value::Map(entries) => entries.iter().map(|entry| Dependency::of(&entry.key, &entry.value)).collect(),
     }
 }
