@@ -322,8 +322,9 @@ impl<'c> De<'c> {
         }
     }
 
-    /// The entries of a struct that its type knows. All others are reported.
-    fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<&'c Entry> {
+    /// The entries of a struct that its type knows, with their names. All others are reported. A misspelt field is
+    /// read as the field that was meant, so that it is not reported as missing, too.
+    fn known_fields(&self, name: &str, fields: &'static [&'static str]) -> Vec<(&'c str, &'c Entry)> {
         let mut known = Vec::new();
         if let ("Lifecycle", Value::Scalar(scalar)) = (name, &self.node.value)
             && let Some(hint) = rejected::lifecycle_word(&scalar.text)
@@ -333,11 +334,14 @@ impl<'c> De<'c> {
         }
         for entry in self.entries("a map of fields") {
             if fields.contains(&&*entry.key) {
-                known.push(entry);
+                known.push((&*entry.key, entry));
             } else if name == "Lifecycle" && &*entry.key == "type" {
                 self.lifecycle_type(entry);
-            } else {
-                self.unknown_field(name, entry, fields);
+            } else if let Some(meant) = self.unknown_field(name, entry, fields)
+                && !known.iter().any(|(name, _)| *name == meant)
+                && self.node.get(meant).is_none()
+            {
+                known.push((meant, entry));
             }
         }
         known
@@ -361,12 +365,19 @@ impl<'c> De<'c> {
         self.context.lifecycle_types.borrow_mut().push((path.to_field_path(), text));
     }
 
-    fn unknown_field(&self, name: &str, entry: &Entry, fields: &'static [&'static str]) {
+    /// Reports a field. Returns the one that was meant if the report is an error.
+    fn unknown_field(
+        &self,
+        name: &str,
+        entry: &Entry,
+        fields: &'static [&'static str],
+    ) -> Option<&'static str> {
         let severity = match self.context.validate {
             Validate::Strict => Severity::Error,
             Validate::Warn => Severity::Warning,
-            Validate::Ignore => return,
+            Validate::Ignore => return None,
         };
+        let mut meant = None;
         let message = format!("unknown field `{}`{}", abbreviate(&entry.key), self.path.inside());
         let mut diagnostic = Diagnostic::error(entry.key_span, message);
         diagnostic.severity = severity;
@@ -374,11 +385,16 @@ impl<'c> De<'c> {
         if self.context.diagnostics.borrow().len() < HINTS_MAX {
             let path = self.path.to_field_path();
             diagnostic.hint = rejected::rejected_field_hint(name, entry, &path, self.context.root)
-                .or_else(|| mistakes::unknown_field(name, entry, &path))
-                .or_else(|| nearest(&entry.key, fields).map(|name| format!("did you mean `{name}`?")))
-                .or_else(|| self.field_of_ancestor(&entry.key));
+                .or_else(|| mistakes::unknown_field(name, entry, &path));
+            if diagnostic.hint.is_none() {
+                meant = nearest(&entry.key, fields);
+                diagnostic.hint = meant
+                    .map(|name| format!("did you mean `{name}`?"))
+                    .or_else(|| self.field_of_ancestor(&entry.key));
+            }
         }
         self.context.report(diagnostic);
+        meant.filter(|_| severity == Severity::Error)
     }
 
     /// The parent that has this field, for a field that is indented too far.
@@ -398,13 +414,13 @@ impl<'c> De<'c> {
         None
     }
 
-    fn check_required(&self, name: &str, fields: &[&str]) {
-        let Some(entries) = self.node.entries() else {
+    fn check_required(&self, name: &str, fields: &[&str], entries: &[(&str, &Entry)]) {
+        if self.node.entries().is_none() {
             return;
-        };
+        }
         for &required in required_fields(name) {
             debug_assert!(fields.contains(&required), "{name} has no field {required}");
-            if !entries.iter().any(|entry| &*entry.key == required && !entry.value.is_null()) {
+            if !entries.iter().any(|(key, entry)| *key == required && !entry.value.is_null()) {
                 let message = format!("missing field `{required}`{}", self.path.inside());
                 self.context.report(Diagnostic::error(self.at, message));
             }

@@ -69,7 +69,8 @@ enum To {
     Native,
     /// Sidecars are containers with `lifecycle.type: Sidecar`.
     Kep,
-    /// OpenKruise's launch priorities, and its sidecar terminator in pods that end.
+    /// OpenKruise's launch priorities, and its sidecar terminator in pods that end; also `terminator`.
+    #[value(alias = "terminator")]
     Priority,
     /// The annotation outrigger.dev/depends-on.
     DependsOn,

@@ -363,6 +363,30 @@ fn what_is_wrong_is_shown() {
     snapshot("validate-cycle.json", &json.all());
 }
 
+/// A fault is said once, however many rules it breaks.
+#[test]
+fn one_fault_is_one_finding() {
+    let pod = |fields: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: a\n    image: i\n{fields}"
+        )
+    };
+    let priority =
+        |value: &str| pod(&format!("    env: [{{name: KRUISE_CONTAINER_PRIORITY, value: \"{value}\"}}]\n"));
+    for (text, code, said, end) in [
+        (pod("").replace("image: i", "image: \"\""), 1, "container `a` has no image", "\n1 error\n"),
+        (pod("").replace("image: i", "imge: i"), 1, "did you mean `image`?", "\n1 error\n"),
+        (pod("    livenessProbe:\n      htpGet: {port: 80}\n"), 1, "did you mean `httpGet`?", "\n1 error\n"),
+        (pod("    livenessProbe:\n      httpGet: {prt: 80}\n"), 1, "did you mean `port`?", "\n1 error\n"),
+        (priority("high"), 0, "\"high\" is not a whole number", "\n1 pod fine, 1 warning\n"),
+        (priority("1"), 0, "no effect in a pod with one container", "\n1 pod fine, 1 warning\n"),
+    ] {
+        let run = outrigger(&["validate", "-"], &text);
+        assert_eq!(run.code, code, "{}", run.all());
+        assert!(run.stdout.contains(said) && run.stdout.ends_with(end), "{}", run.all());
+    }
+}
+
 /// What a stranger's manifest may ask for, by the Pod Security Standards; `run` refuses it before anything starts.
 #[test]
 fn strangers_manifests_can_be_refused() {
@@ -377,6 +401,19 @@ fn strangers_manifests_can_be_refused() {
     let findings = json["findings"].as_array().expect("a list");
     assert_eq!(findings.len(), 5, "{json}");
     assert!(findings.iter().all(|one| one["code"] == "pod-security"), "{json}");
+    // A line is added to what is there: a key must not be there twice.
+    let contexts = format!(
+        "{pod}    securityContext: {{capabilities: {{add: []}}}}\n  securityContext: {{fsGroup: 3}}\n"
+    );
+    let run = outrigger(&["validate", "--level", "restricted", "-"], &contexts);
+    for hint in [
+        "add `allowPrivilegeEscalation: false` to the `securityContext` of the container",
+        "add `drop: [ALL]` to the `capabilities` of the container",
+        "add `runAsNonRoot: true` to the `securityContext` of the pod's spec",
+        "add `seccompProfile: {type: RuntimeDefault}` to the `securityContext` of the pod's spec",
+    ] {
+        assert!(run.stdout.contains(hint), "{hint}: {}", run.all());
+    }
     let run = outrigger(&["run", "--restricted", "-"], pod);
     assert_eq!(run.code, 2, "{}", run.all());
     assert!(run.all().contains("the image is the directory `/` of the host"), "{}", run.all());
@@ -505,6 +542,9 @@ fn native_sidecars_have_a_gate_of_their_own() {
 #[test]
 fn conversions_keep_what_is_not_about_order() {
     for name in EXAMPLES {
+        // OpenKruise's two dialects are written together.
+        let to = |dialect| outrigger(&["convert", &example(name), "--to", dialect, "--lossy"], "").stdout;
+        assert_eq!(to("terminator"), to("priority"), "{name}");
         for dialect in DIALECTS {
             let run = outrigger(&["convert", &example(name), "--to", dialect, "--lossy"], "");
             assert_eq!(run.code, 0, "{name} to {dialect}: {}", run.stderr);

@@ -25,7 +25,8 @@ pub(super) fn check(out: &mut Vec<Finding>, input: &PodInput, sites: &[Site<'_>]
     if let [only] = mains.as_slice() {
         let place = match ordered {
             true => Some(FieldPath::annotation(ORDERED)),
-            false => priority(only).map(|(path, _)| path),
+            // One that is malformed is reported as that.
+            false => priority(only).filter(|(_, value)| value.parse::<i32>().is_ok()).map(|(path, _)| path),
         };
         if let Some(place) = place {
             out.push(

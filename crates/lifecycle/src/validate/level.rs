@@ -232,31 +232,42 @@ impl Check {
             (false, Some(_)) => site.at("securityContext"),
             (false, None) => site.place.path(),
         };
+        // A key must not be there twice.
+        let own = |line: &str| missing_line(line, site.container.security_context.is_some(), "the container");
+        let all = |line: &str| missing_line(line, pod.is_some(), "the pod's spec");
         if context.allow_privilege_escalation != Some(false) {
             let at = here("allowPrivilegeEscalation", context.allow_privilege_escalation.is_some());
             let what = format!("container {name} has no `allowPrivilegeEscalation: false`");
-            self.require(
-                at,
-                what,
-                "add `securityContext: {allowPrivilegeEscalation: false}` to the container",
-            );
+            let hint = match context.allow_privilege_escalation {
+                Some(_) => "write `allowPrivilegeEscalation: false`".to_owned(),
+                None => own("allowPrivilegeEscalation: false"),
+            };
+            self.require(at, what, hint);
         }
         let non_root = context.run_as_non_root.or(pod.and_then(|pod| pod.run_as_non_root));
         if self.forbids_root() && non_root != Some(true) {
             let at = here("runAsNonRoot", context.run_as_non_root.is_some());
             let what = format!("container {name} has no `runAsNonRoot: true`");
-            self.require(at, what, "add `securityContext: {runAsNonRoot: true}` to the pod's spec");
+            let hint = match context.run_as_non_root {
+                Some(_) => "write `runAsNonRoot: true`".to_owned(),
+                None => all("runAsNonRoot: true"),
+            };
+            self.require(at, what, hint);
         }
         let profile = context.seccomp_profile.as_ref().or(pod.and_then(|pod| pod.seccomp_profile.as_ref()));
         if profile.is_none() {
             let what = format!("container {name} has no seccompProfile");
-            let hint = "add `securityContext: {seccompProfile: {type: RuntimeDefault}}` to the pod's spec";
+            let hint = all("seccompProfile: {type: RuntimeDefault}");
             self.require(here("seccompProfile", false), what, hint);
         }
         let drops = context.capabilities.as_ref().and_then(|all| all.drop.as_ref());
         if !drops.into_iter().flatten().any(|name| name == "ALL") {
             let what = format!("container {name} does not drop all capabilities");
-            let hint = "add `securityContext: {capabilities: {drop: [ALL]}}` to the container";
+            let hint = match context.capabilities.as_ref().map(|all| all.drop.is_some()) {
+                Some(true) => "add `ALL` to `drop`".to_owned(),
+                Some(false) => "add `drop: [ALL]` to the `capabilities` of the container".to_owned(),
+                None => own("capabilities: {drop: [ALL]}"),
+            };
             self.require(here("capabilities", context.capabilities.is_some()), what, hint);
         }
     }
@@ -356,6 +367,14 @@ impl Check {
                 );
             }
         }
+    }
+}
+
+/// How to add a line to a `securityContext`, which may not be there.
+fn missing_line(line: &str, has_context: bool, owner: &str) -> String {
+    match has_context {
+        true => format!("add `{line}` to the `securityContext` of {owner}"),
+        false => format!("add `securityContext: {{{line}}}` to {owner}"),
     }
 }
 

@@ -142,7 +142,7 @@ impl<'de, 'c> de::Deserializer<'de> for De<'c> {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        let entries = self.entries("a map").iter().collect();
+        let entries = self.entries("a map").iter().map(|entry| (&*entry.key, entry)).collect();
         let result = visitor.visit_map(Fields { de: self, name: "", fields: &[], entries, next: 0 });
         self.place(result)
     }
@@ -154,7 +154,7 @@ impl<'de, 'c> de::Deserializer<'de> for De<'c> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         let entries = self.known_fields(name, fields);
-        self.check_required(name, fields);
+        self.check_required(name, fields, &entries);
         let result = visitor.visit_map(Fields { de: self, name, fields, entries, next: 0 });
         self.place(result)
     }
@@ -200,12 +200,12 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
     }
 }
 
-/// The entries of a struct (`fields` is set) or of a free map (`fields` is empty).
+/// The entries of a struct (`fields` is set) or of a free map (`fields` is empty), with their names.
 struct Fields<'c> {
     de: De<'c>,
     name: &'static str,
     fields: &'static [&'static str],
-    entries: Vec<&'c Entry>,
+    entries: Vec<(&'c str, &'c Entry)>,
     next: usize,
 }
 
@@ -213,7 +213,7 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
     type Error = DecodeError;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
-        let Some(entry) = self.entries.get(self.next) else {
+        let Some((name, entry)) = self.entries.get(self.next) else {
             return Ok(None);
         };
         if self.fields.is_empty()
@@ -224,16 +224,16 @@ impl<'de> de::MapAccess<'de> for Fields<'_> {
             let hint = format!("quote it: \"{}\"", entry.key);
             self.de.context.report(Diagnostic::error(entry.key_span, message).hint(hint));
         }
-        let key: de::value::StrDeserializer<'_, DecodeError> = (&*entry.key).into_deserializer();
+        let key: de::value::StrDeserializer<'_, DecodeError> = (*name).into_deserializer();
         seed.deserialize(key).map(Some)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, DecodeError> {
-        let entry = self.entries[self.next];
+        let (name, entry) = self.entries[self.next];
         self.next += 1;
-        let segment = PathSegment::Field(&entry.key, self.fields);
+        let segment = PathSegment::Field(name, self.fields);
         let path = Path { parent: Some(self.de.path), segment };
-        let want = match (self.name, &*entry.key) {
+        let want = match (self.name, name) {
             ("Secret", "data") | ("ConfigMap", "binaryData") => Want::Base64,
             _ if self.fields.is_empty() => self.de.want,
             _ => Want::Any,
