@@ -9,12 +9,14 @@ use crate::rules::final_exit;
 use crate::shell::{base_name, script_of};
 
 /// Container names that are always used for sidecars.
-const NAMES: [&str; 53] = [
+const NAMES: [&str; 69] = [
     "alloy",
     "alloydb-auth-proxy",
     "amazon-cloudwatch-agent",
     "aws-otel-collector",
+    "aws-sigv4-proxy",
     "aws-xray-daemon",
+    "cloud-sql-auth-proxy",
     "cloud-sql-proxy",
     "cloud_sql_proxy",
     "cloudflared",
@@ -35,24 +37,36 @@ const NAMES: [&str; 53] = [
     "fluent-bit",
     "fluentbit",
     "fluentd",
+    "ghostunnel",
     "git-sync",
     "gke-gcsfuse-sidecar",
+    "gluetun",
     "grafana-agent",
     "istio-proxy",
     "jaeger-agent",
+    "kube-rbac-proxy",
     "kuma-sidecar",
     "linkerd-proxy",
     "metricbeat",
+    "mysqld-exporter",
+    "nginx-exporter",
     "oauth-proxy",
     "oauth2-proxy",
     "opentelemetry-collector",
+    "openvpn",
+    "openvpn-client",
     "osm-proxy",
     "otc-container",
     "otel-agent",
     "otel-collector",
     "pgbouncer",
+    "postgres-exporter",
     "promtail",
+    "redis-exporter",
+    "secretless-broker",
+    "sigv4-proxy",
     "spiffe-helper",
+    "splunk-otel-collector",
     "statsd-exporter",
     "tailscale",
     "telegraf",
@@ -60,17 +74,23 @@ const NAMES: [&str; 53] = [
     "ts-sidecar",
     "vault-agent",
     "vault-agent-sidecar",
+    "vector",
     "vector-agent",
     "vector-sidecar",
+    "wireguard",
     "xray-daemon",
 ];
 
-/// Images of such sidecars, by the end of the repository's path.
-const REPOSITORIES: [&str; 41] = [
+/// Names of these that scripts use with another meaning.
+const PLAIN_WORDS: [&str; 3] = ["alloy", "datadog", "vector"];
+
+/// Images of such containers: the end of the repository's path.
+const REPOSITORIES: [&str; 54] = [
     "alloydb-auth-proxy",
     "appmesh-envoy",
     "aws-appmesh-envoy",
     "aws-otel-collector",
+    "aws-sigv4-proxy",
     "aws-xray-daemon",
     "cloud-sql-proxy",
     "cloudflared",
@@ -86,23 +106,35 @@ const REPOSITORIES: [&str; 41] = [
     "fluentd",
     "fluentd-kubernetes-daemonset",
     "gcr.io/datadoghq/agent",
+    "ghostunnel",
     "git-sync",
+    "gluetun",
     "grafana/agent",
     "grafana/alloy",
     "istio/proxyv2",
     "jaeger-agent",
+    "kube-rbac-proxy",
     "kuma-dp",
+    "kylemanna/openvpn",
     "linkerd/proxy",
+    "linuxserver/wireguard",
     "metricbeat",
+    "mysqld-exporter",
+    "nginx-prometheus-exporter",
     "oauth2-proxy",
     "opentelemetry-collector",
     "opentelemetry-collector-contrib",
     "opentelemetry-collector-k8s",
+    "openvpn-client",
     "otel/opentelemetry-collector",
     "pgbouncer",
+    "postgres-exporter",
     "promtail",
     "proxyv2",
+    "redis_exporter",
+    "secretless-broker",
     "spiffe-helper",
+    "splunk-otel-collector",
     "statsd-exporter",
     "tailscale",
     "telegraf",
@@ -183,8 +215,9 @@ fn is_sidecar(container: &Container) -> bool {
 /// Whether a script runs one of the programs. Any other script replaces the program of the image.
 fn runs_sidecar(script: &str) -> bool {
     let words: Vec<&str> = script.split_whitespace().map(base_name).collect();
-    words.iter().any(|word| NAMES.contains(word) || PROGRAMS.contains(word))
-        || words.windows(2).any(|pair| *pair == ["vault", "agent"])
+    let is_program =
+        |word: &&str| PROGRAMS.contains(word) || (NAMES.contains(word) && !PLAIN_WORDS.contains(word));
+    words.iter().any(is_program) || words.windows(2).any(|pair| *pair == ["vault", "agent"])
 }
 
 fn is_known_image(image: &str) -> bool {

@@ -242,6 +242,9 @@ fn well_known_sidecars_that_are_not_marked_are_named() {
         c("aws-otel-collector"),
         c("gke-gcsfuse-sidecar"),
         c("grafana-agent"),
+        c("vector"),
+        c("openvpn"),
+        image("vpn", "qmcgaw/gluetun:v3"),
         image("proxy", "docker.io/istio/proxyv2:1.22"),
         image("mesh", "cr.l5d.io/linkerd/proxy@sha256:00"),
         image("sql", "gcr.io/cloudsql-docker/gce-proxy:1.33"),
@@ -315,6 +318,9 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
     check_plan(none.clone(), job_with(&[with("istio-proxy", json!({"env": mark}))]), &[]);
     check_plan(depends("istio-proxy: sidecar"), job_with(&[c("istio-proxy")]), &[]);
     check_plan(depends("work: primary"), job_with(&[c("istio-proxy")]), &[]);
+    // A word of a script is not always a program.
+    let script = json!({"command": ["sh", "-c", "python3 -m search --index vector"]});
+    check_plan(none.clone(), job_with(&[with("vector", script)]), &[]);
     // The program is the pod's own work.
     check_plan(none.clone(), json!({"restartPolicy": "Never", "containers": [c("vault-agent")]}), &[]);
     check_plan(
