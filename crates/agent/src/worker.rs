@@ -294,6 +294,8 @@ impl<R: Runtime> Worker<R> {
     fn take_in(&mut self, report: Report) {
         let event = match report {
             Report::Event(event) => event,
+            // What the task should have done is not known. The worker ends in the same way, and its pod is removed.
+            Report::Panicked => std::panic::resume_unwind(Box::new("a task of the pod panicked")),
             Report::PodSandbox(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
                 self.events.emit(AgentEventKind::Addresses(self.facts.pod_ips.clone()));
@@ -357,10 +359,12 @@ impl<R: Runtime> Worker<R> {
 
     /// Starts the tasks that watch a new sandbox and its volumes.
     fn watch(&self, prepared: &Arc<PodSandbox>) -> Vec<Task> {
-        let mut watchers = vec![Task::spawn(self.tasks.clone().watch_sandbox())];
+        let tasks = &self.tasks;
+        let mut watchers = vec![Task::spawn(tasks.guarded(tasks.clone().watch_sandbox()))];
         let limits = &self.engine.plan().volume_limits;
         if !limits.is_empty() {
-            watchers.push(Task::spawn(self.tasks.clone().measure(limits.clone(), prepared.clone())));
+            let measure = tasks.clone().measure(limits.clone(), prepared.clone());
+            watchers.push(Task::spawn(tasks.guarded(measure)));
         }
         watchers
     }
@@ -394,7 +398,8 @@ impl<R: Runtime> Worker<R> {
     fn remove_ended(&mut self) {
         for id in self.ended.drain(..) {
             let tasks = self.tasks.clone();
-            self.background.spawn(async move { tasks.remove(&id).await }.in_current_span());
+            let remove = async move { tasks.remove(&id).await };
+            self.background.spawn(self.tasks.guarded(remove).in_current_span());
         }
     }
 
@@ -424,6 +429,11 @@ impl<R: Runtime> Worker<R> {
         tracing::info_span!("container", name = self.pod.containers[container].name)
     }
 
+    /// Spawns a task that the pod's end waits for. It logs in the current span.
+    fn in_background(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(self.tasks.guarded(work).in_current_span());
+    }
+
     /// Spawns the task of an action. It logs in the span of the container.
     fn carry_out(&mut self, action: &Action, stamp: Stamp) {
         let span = action.container().map(|container| self.container_span(container));
@@ -433,11 +443,12 @@ impl<R: Runtime> Worker<R> {
         match *action {
             Action::CreateSandbox { .. } => {
                 let again = std::mem::replace(&mut self.sandbox_tried, true);
-                self.background.spawn(tasks.create_sandbox(again).in_current_span());
+                self.in_background(tasks.create_sandbox(again));
             }
             Action::Pull { container } => {
                 while self.pulls.try_join_next().is_some() {}
-                self.pulls.spawn(tasks.pull(container, self.events.clone()).in_current_span());
+                let pull = tasks.pull(container, self.events.clone());
+                self.pulls.spawn(self.tasks.guarded(pull).in_current_span());
             }
             Action::Start { container, .. } => self.start(container),
             Action::RunHook { container, attempt, hook, deadline } => {
@@ -445,7 +456,8 @@ impl<R: Runtime> Worker<R> {
                 let Some(prepared) = self.prepared.clone() else { return };
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
-                    let task = Task::spawn(tasks.hook(instance, hook, limit, prepared));
+                    let task =
+                        Task::spawn(tasks.guarded(tasks.clone().hook(instance, hook, limit, prepared)));
                     current.hooks.push((hook, task));
                 }
             }
@@ -460,7 +472,8 @@ impl<R: Runtime> Worker<R> {
                 let Some(prepared) = self.prepared.clone() else { return };
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
-                    let task = Task::spawn(tasks.probe(instance, kind, timeout, prepared));
+                    let task =
+                        Task::spawn(tasks.guarded(tasks.clone().probe(instance, kind, timeout, prepared)));
                     current.probes.insert(kind, task);
                 }
             }
@@ -469,17 +482,17 @@ impl<R: Runtime> Worker<R> {
                 let signal = self.stop_signal(container);
                 if let Some(current) = self.current(container, attempt) {
                     let (instance, pid) = (current.instance.clone(), current.pid);
-                    self.background.spawn(tasks.terminate(instance, signal, pid, grace).in_current_span());
+                    self.in_background(tasks.terminate(instance, signal, pid, grace));
                 }
             }
             Action::Kill { container, attempt } => {
                 if let Some(current) = self.current(container, attempt) {
                     let instance = current.instance.clone();
                     if current.is_running {
-                        self.background.spawn(tasks.kill(instance.id).in_current_span());
+                        self.in_background(tasks.kill(instance.id));
                     } else {
                         current.life = None;
-                        self.background.spawn(tasks.kill_unborn(instance).in_current_span());
+                        self.in_background(tasks.kill_unborn(instance));
                     }
                 }
             }
@@ -516,10 +529,10 @@ impl<R: Runtime> Worker<R> {
         let instance = Instance { container, attempt: 0, id: id.clone() };
         let making = self.tasks.clone().make_ahead(instance, image, prepared.clone());
         let (made, is_made) = oneshot::channel();
-        self.pulls.spawn(async move {
+        self.pulls.spawn(self.tasks.guarded(async move {
             // Fails only if the pod ended first; then the result is not needed.
             let _ = made.send(making.await);
-        });
+        }));
         self.slots[container].ahead = Some(Ahead { id, prepared, is_made });
         true
     }
@@ -568,7 +581,7 @@ impl<R: Runtime> Worker<R> {
                 Err(e) => tracing::warn!("cannot make {}: {e}", dir.display()),
             }
         }
-        let life = self.tasks.clone().live(instance.clone(), image, prepared, ahead);
+        let life = self.tasks.guarded(self.tasks.clone().live(instance.clone(), image, prepared, ahead));
         slot.current = Some(Current {
             life: Some(Task::spawn(life)),
             instance,

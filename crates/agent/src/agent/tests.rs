@@ -85,6 +85,25 @@ async fn a_pod_goes_by_its_uid() {
     assert_eq!(runtime.left(), 0);
 }
 
+/// A task that panics never reports its result: without more, its pod would wait for it forever.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_ends_its_pod_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    // Once while the first container is created, and never again.
+    let broken = Script { refusals: vec![|| panic!("a fault of our own")], ..Script::job(100, 0) };
+    let runtime = FakeRuntime::new([("main", broken)]);
+    let agent = start(&runtime, Durability::Process, &dir);
+    let mut events = agent.subscribe(Scope::All);
+    agent.add(prepared(&agent, "u-1", "g")).unwrap();
+    let end = until(&mut events, is_end).await;
+    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::WorkerFailed, .. }), "{end:?}");
+    assert_eq!(runtime.left(), 0);
+    assert!(runtime.calls().contains(&"remove sandbox".to_owned()), "{:?}", runtime.calls());
+    agent.add(prepared(&agent, "u-2", "g")).unwrap();
+    let end = until(&mut events, is_end).await;
+    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_subscription_is_about_its_group() {
     let dir = tempfile::tempdir().unwrap();

@@ -211,7 +211,8 @@ impl<R: Runtime> Worker<R> {
         }
         self.events.emit(AgentEventKind::Instance { container, id: Some(id.clone()) });
         let span = self.container_span(container);
-        let life = Task::spawn(self.tasks.clone().see_end(instance.clone()).instrument(span));
+        let see_end = self.tasks.guarded(self.tasks.clone().see_end(instance.clone()));
+        let life = Task::spawn(see_end.instrument(span));
         self.slots[container].current = Some(Current {
             instance: instance.clone(),
             life: Some(life),
@@ -223,13 +224,12 @@ impl<R: Runtime> Worker<R> {
         });
         let Some(kill) = self.engine.observation().containers[container].kill else { return };
         if kill.killed_at.is_some() {
-            self.background.spawn(self.tasks.clone().kill(id).in_current_span());
+            self.in_background(self.tasks.clone().kill(id));
         } else if kill.signalled_at.is_some() && !saved.signalled {
             // The stop signal may not have been sent.
             let grace = Duration::from_millis(kill.deadline.since(self.tasks.clock.now().time));
             let signal = self.stop_signal(container);
-            self.background
-                .spawn(self.tasks.clone().terminate(instance, signal, pid, grace).in_current_span());
+            self.in_background(self.tasks.clone().terminate(instance, signal, pid, grace));
         }
     }
 

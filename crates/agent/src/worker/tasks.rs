@@ -97,6 +97,20 @@ pub(crate) enum Report {
         /// The result.
         ended: Ended,
     },
+    /// A task of the pod panicked, so its own report never comes.
+    Panicked,
+}
+
+/// Reports a panic of the task that owns it.
+struct PanicReport(mpsc::UnboundedSender<Report>);
+
+impl Drop for PanicReport {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Fails only if the worker has ended; then the report is not needed.
+            let _ = self.0.send(Report::Panicked);
+        }
+    }
 }
 
 /// The context shared by all tasks of a pod.
@@ -130,6 +144,15 @@ pub(crate) struct Instance {
 }
 
 impl<R: Runtime> Tasks<R> {
+    /// The work of a task that reports its own panic. The worker would wait forever for its result.
+    pub(crate) fn guarded<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F, R> {
+        let report = PanicReport(self.reports.clone());
+        async move {
+            let _report = report;
+            work.await
+        }
+    }
+
     fn say(&self, report: Report) {
         // Fails only if the worker has ended; then the report is not needed.
         let _ = self.reports.send(report);

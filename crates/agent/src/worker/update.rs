@@ -75,7 +75,7 @@ impl<R: Runtime> Worker<R> {
     fn forget_made_ahead(&mut self, container: usize) {
         let Some(ahead) = self.slots[container].ahead.take() else { return };
         let tasks = self.tasks.clone();
-        self.background.spawn(async move {
+        self.in_background(async move {
             if ahead.is_made.await.unwrap_or(true) {
                 tasks.remove(&ahead.id).await;
             }
