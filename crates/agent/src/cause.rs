@@ -18,6 +18,7 @@ fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> 
             let port = *port;
             Some(match source.kind() {
                 io::ErrorKind::AddrInUse => SandboxCause::HostPortInUse { port },
+                io::ErrorKind::AddrNotAvailable => SandboxCause::NoSuchHostIp { port },
                 io::ErrorKind::PermissionDenied => SandboxCause::HostPortDenied { port },
                 _ => SandboxCause::HostPortFailed { port },
             })
@@ -46,6 +47,7 @@ pub(crate) fn of_start(error: &RuntimeError, container: &Container) -> Option<St
         RuntimeError::User { cause: UserFault::NoSuchId | UserFault::NoSuchName, .. } => {
             Some(StartCause::NoSuchId)
         }
+        RuntimeError::User { cause: UserFault::OtherUser, .. } => Some(StartCause::OtherUser),
         RuntimeError::MountPoint { target, .. } => match mounted_at(container, target) {
             _ if is_inside_volume(container, target) => None,
             Some(mount) => Some(StartCause::MountPoint { mount }),
@@ -108,7 +110,7 @@ impl SpecError {
         match self {
             SpecError::Reference(_) => Some(StartCause::BadReference),
             SpecError::VolumeDevices => Some(StartCause::Unsupported),
-            SpecError::Mount { source, .. } => source.cause(),
+            SpecError::Mount { index, source, .. } => source.cause(*index),
             SpecError::Files { .. } | SpecError::Security(_) => None,
         }
     }
@@ -186,6 +188,7 @@ mod tests {
         };
         assert_eq!(cause(io::ErrorKind::AddrInUse), Some(SandboxCause::HostPortInUse { port: 80 }));
         assert_eq!(cause(io::ErrorKind::PermissionDenied), Some(SandboxCause::HostPortDenied { port: 80 }));
+        assert_eq!(cause(io::ErrorKind::AddrNotAvailable), Some(SandboxCause::NoSuchHostIp { port: 80 }));
         assert_eq!(cause(io::ErrorKind::TimedOut), Some(SandboxCause::HostPortFailed { port: 80 }));
         assert_eq!(of_sandbox(&RuntimeError::Create("host port 80".to_owned()), &[]), None);
     }

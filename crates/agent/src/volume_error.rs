@@ -164,23 +164,61 @@ pub(crate) enum MountError {
     #[error("subPath {0:?} must be relative and must not contain `..`")]
     SubPathEscapes(String),
     /// `subPath` cannot be opened or created in the volume.
-    #[error("subPath {path:?}: {source}")]
-    SubPath { path: String, source: io::Error },
+    #[error("subPath {path:?} {source}")]
+    SubPath { path: String, source: SubPathError },
     /// There is no such propagation.
     #[error("mountPropagation {0:?} is not known; use None, HostToContainer or Bidirectional")]
     Propagation(String),
 }
 
 impl MountError {
-    /// The cause for the engine and for hints, if waiting does not help.
-    pub(crate) fn cause(&self) -> Option<StartCause> {
+    /// The cause for the engine and for hints, if waiting does not help. `mount` is the place in `volumeMounts`.
+    pub(crate) fn cause(&self, mount: usize) -> Option<StartCause> {
         match self {
+            MountError::NoVolume(_) => Some(StartCause::BadReference),
             // The variables of a container are the same every time.
-            MountError::NoVolume(_) | MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => {
-                Some(StartCause::BadReference)
-            }
-            MountError::SubPath { .. } | MountError::Propagation(_) => None,
+            MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => Some(StartCause::SubPathExpr { mount }),
+            MountError::SubPath { source: SubPathError::Content { .. }, .. } => Some(StartCause::SubPath { mount }),
+            MountError::SubPath { source: SubPathError::Io(_), .. } | MountError::Propagation(_) => None,
         }
+    }
+}
+
+/// Why a `subPath` cannot be mounted. The text continues after the path.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SubPathError {
+    /// The content of the volume is in the way.
+    #[error("cannot be used: {at:?} in the volume {what}")]
+    Content {
+        /// The part of the path that is in the way.
+        at: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A system call failed for another reason.
+    #[error("cannot be mounted: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl SubPathError {
+    /// The error for a `path` in a volume that cannot be opened.
+    pub(crate) fn opening(path: &Path, error: Errno) -> Self {
+        let content = |at: &Path, what| SubPathError::Content { at: at.to_owned(), what };
+        match error {
+            Errno::XDEV => content(path, "is a symbolic link that leads out of the volume"),
+            Errno::LOOP => content(path, "is a symbolic link that leads back to itself, or into /proc"),
+            Errno::NOENT => content(path, "is a symbolic link to nothing"),
+            Errno::ROFS => content(path, "does not exist, and the volume is read-only"),
+            Errno::ACCESS | Errno::PERM => content(path, "cannot be reached or created by this user"),
+            Errno::NOTDIR => content(path.parent().unwrap_or(path), "is not a directory"),
+            other => SubPathError::Io(other.into()),
+        }
+    }
+}
+
+impl From<Errno> for SubPathError {
+    fn from(error: Errno) -> Self {
+        SubPathError::Io(error.into())
     }
 }
 

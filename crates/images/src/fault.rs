@@ -31,12 +31,27 @@ pub(super) enum Fault {
     /// The disk is full.
     #[error("{0}")]
     NoSpace(String),
+    /// It is there, and parts of it are missing or are not what its documents say.
+    #[error("{0}")]
+    Damaged(String),
 }
 
 impl Fault {
     /// A permanent failure.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Fault::Final(text.into())
+    }
+
+    /// Content that cannot be read as what it should be. Other failures to read it are not the image's.
+    pub(super) fn unreadable(what: impl Display, error: &io::Error) -> Self {
+        use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+        match error.kind() {
+            // zstd reports damage as `Other`.
+            InvalidData | InvalidInput | Other | UnexpectedEof if error.raw_os_error().is_none() => {
+                Fault::Damaged(format!("{what}: {error}"))
+            }
+            _ => Fault::io(what, error),
+        }
     }
 
     /// A file system error; `doing` names the operation and its path.
@@ -59,7 +74,8 @@ impl Fault {
             | Fault::Unreachable(_)
             | Fault::Unauthorized(_)
             | Fault::NotFound(_)
-            | Fault::NoSpace(_) => false,
+            | Fault::NoSpace(_)
+            | Fault::Damaged(_) => false,
         }
     }
 
@@ -67,6 +83,7 @@ impl Fault {
     pub(super) fn cause(&self, is_remote: bool) -> Option<PullCause> {
         match self {
             Fault::NoSpace(_) => Some(PullCause::NoSpace),
+            Fault::Damaged(_) => Some(PullCause::Damaged),
             _ if !is_remote => Some(PullCause::NotOnDisk),
             Fault::NotFound(_) => Some(PullCause::NotFound),
             Fault::Unauthorized(_) => Some(PullCause::Unauthorized),

@@ -38,14 +38,23 @@ use outrigger_runtime::reference::{self, Name, Source, digest};
 use outrigger_runtime::rootless::{self, Standing};
 use outrigger_runtime::{Image, ImageError, ProgressSink, PullPolicy, PullRequest, RuntimeError};
 
-/// Why the path of a local image does not contain an image. `None` if it does, or if that cannot be known in
-/// advance.
-pub fn not_an_image(reference: &str) -> Option<String> {
+/// Why what is at the path of a local image is not one; `None` if it is, or if that cannot be known in advance.
+pub fn not_an_image(reference: &str) -> Option<ImageError> {
+    let fault = find(reference)?.err()?;
+    Some(ImageError { reference: reference.to_owned(), cause: fault.cause(false), detail: fault.to_string() })
+}
+
+/// The `USER` of a local image, which is empty if it has none; `None` if that cannot be known in advance.
+pub fn user_on_disk(reference: &str) -> Option<String> {
+    Some(find(reference)?.ok()??.config.user().to_owned())
+}
+
+/// The image at the path of a reference; `None` if the reference names no path, or nothing is there.
+fn find(reference: &str) -> Option<Result<Option<local::LocalImage>, fault::Fault>> {
     if !is_on_disk(reference) || missing_on_disk(reference).is_some() {
         return None;
     }
-    let source = Source::parse(reference).ok()?;
-    local::check(&source).err().map(|fault| fault.to_string())
+    Some(local::find(&Source::parse(reference).ok()?))
 }
 
 /// The images of this machine, in a directory shared by any number of processes.

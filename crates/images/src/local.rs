@@ -173,9 +173,9 @@ impl Files {
 
     fn lacks(&self, name: &Path) -> Fault {
         match self {
-            Files::Dir(root) => Fault::new(format!("{} does not exist", root.join(name).display())),
+            Files::Dir(root) => Fault::Damaged(format!("{} does not exist", root.join(name).display())),
             Files::Tar { archive, .. } => {
-                Fault::new(format!("{} has no file {}", archive.display(), name.display()))
+                Fault::Damaged(format!("{} has no file {}", archive.display(), name.display()))
             }
         }
     }
@@ -299,23 +299,23 @@ pub(super) fn oci_archive(local: &Local, store: &Store, budget: &Budget) -> Resu
 }
 
 /// Checks that there is an image, without unpacking anything. A compressed archive is not checked.
-pub(super) fn check(source: &Source) -> Result<(), Fault> {
+pub(super) fn find(source: &Source) -> Result<Option<LocalImage>, Fault> {
     let image = match source {
         Source::OciDir(local) => match open(&local.path.join("index.json")) {
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => return Ok(None),
             _ => oci_dir(local),
         },
         Source::OciArchive(local) => match plain_tar(&local.path)? {
             Some(files) => oci_layout(files, local),
-            None => return Ok(()),
+            None => return Ok(None),
         },
         Source::DockerArchive(local) => match plain_tar(&local.path)? {
             Some(files) => docker_image(files, local),
-            None => return Ok(()),
+            None => return Ok(None),
         },
-        Source::Rootfs(_) | Source::Registry(_) => return Ok(()),
+        Source::Rootfs(_) | Source::Registry(_) => return Ok(None),
     };
-    image.map(drop)
+    image.map(Some)
 }
 
 /// The members of an archive. `None` if it is compressed, or if this user cannot read it.
@@ -431,7 +431,7 @@ fn docker_image(files: Files, local: &Local) -> Result<LocalImage, Fault> {
         Fault::new(format!("{at} is not an archive made by docker save: it has no manifest.json"))
     })?;
     let entries: Vec<DockerEntry> = serde_json::from_slice(&manifest)
-        .map_err(|error| Fault::new(format!("manifest.json in {at} cannot be read: {error}")))?;
+        .map_err(|error| Fault::Damaged(format!("manifest.json in {at} cannot be read: {error}")))?;
     clear(&manifest, &fields::DOCKER_ARCHIVE, "manifest")?;
     let tags = |entry: &DockerEntry| entry.repo_tags.clone().unwrap_or_default();
     let all = || {

@@ -51,7 +51,7 @@ impl Descriptor {
         if self.size == bytes.len() as u64 {
             return Ok(());
         }
-        Err(Fault::new(format!(
+        Err(Fault::Damaged(format!(
             "the size of {} is {} bytes, but the document that names it says {}; build and push the image again",
             self.digest,
             bytes.len(),
@@ -169,7 +169,7 @@ impl Document {
     /// Parses a manifest or an index. The document's fields, its own media type and the types that others
     /// announced must agree. Otherwise two programs could see two images under one digest (CVE-2021-41190).
     pub(super) fn parse(bytes: &[u8], announced: &[Announced<'_>]) -> Result<Self, Fault> {
-        let unreadable = |error| Fault::new(format!("the image manifest cannot be read: {error}"));
+        let unreadable = |error| Fault::Damaged(format!("the image manifest cannot be read: {error}"));
         clear(bytes, &fields::DOCUMENT, "manifest")?;
         let fields: Fields = serde_json::from_slice(bytes).map_err(unreadable)?;
         let shape = fields.shape()?;
@@ -265,7 +265,7 @@ fn neither() -> Fault {
 /// Checks that every program reads the same fields.
 pub(super) fn clear(bytes: &[u8], object: &'static fields::Object, document: &str) -> Result<(), Fault> {
     fields::check(bytes, object).map_err(|unclear| match unclear {
-        Unclear::Unreadable(error) => Fault::new(format!("the image {document} cannot be read: {error}")),
+        Unclear::Unreadable(error) => Fault::Damaged(format!("the image {document} cannot be read: {error}")),
         Unclear::Ambiguous(why) => ambiguous_document(document, &why),
     })
 }
@@ -380,11 +380,16 @@ struct ContainerConfig {
 }
 
 impl ConfigFile {
+    /// `USER`: a user or a user and a group, each a number or a name.
+    pub(super) fn user(&self) -> &str {
+        self.config.as_ref().and_then(|config| config.user.as_deref()).unwrap_or_default()
+    }
+
     /// Reads a configuration and checks that it belongs to a container image of `layers` layers.
     pub(super) fn parse(bytes: &[u8], layers: usize) -> Result<Self, Fault> {
         clear(bytes, &fields::CONFIGURATION, "configuration")?;
         let config: ConfigFile = serde_json::from_slice(bytes)
-            .map_err(|error| Fault::new(format!("the image configuration cannot be read: {error}")))?;
+            .map_err(|error| Fault::Damaged(format!("the image configuration cannot be read: {error}")))?;
         let count = config.diff_ids().len();
         if count != layers {
             return Err(Fault::new(format!(

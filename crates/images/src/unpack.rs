@@ -90,13 +90,13 @@ pub(super) fn check_layer(
 
 /// The error for content that does not match its digest.
 pub(super) fn digest_mismatch(what: &str, expected: &Digest, actual: &Digest) -> Fault {
-    Fault::new(format!(
+    Fault::Damaged(format!(
         "digest mismatch: {what} should be {expected} but is {actual}; its content was damaged or replaced"
     ))
 }
 
 fn unreadable(error: io::Error) -> Fault {
-    Fault::io("the layer cannot be read", &error)
+    Fault::unreadable("the layer cannot be read", &error)
 }
 
 /// Decompresses a stream. The compression is detected by the first bytes, because media types are not always
@@ -161,7 +161,7 @@ impl<'a> Unpacker<'a> {
             self.entry(archive, &entry).map_err(|problem| {
                 let name = String::from_utf8_lossy(&entry.path).into_owned();
                 match problem {
-                    Problem::Io(error) => Fault::io(format_args!("cannot unpack {name:?}"), &error),
+                    Problem::Io(error) => Fault::unreadable(format_args!("cannot unpack {name:?}"), &error),
                     Problem::Refused(why) => {
                         Fault::new(format!("the layer's entry {name:?} is refused: {why}"))
                     }

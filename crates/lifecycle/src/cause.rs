@@ -37,11 +37,13 @@ impl Cause {
                 | PullCause::Unauthorized
                 | PullCause::Unreachable
                 | PullCause::NotOnDisk
-                | PullCause::NoSpace => Outlook::MayHeal,
+                | PullCause::NoSpace
+                | PullCause::Damaged => Outlook::MayHeal,
             },
             Cause::Sandbox(cause) => match cause {
-                // Ports become free. Paths appear when the service that owns them starts.
+                // Ports become free. Addresses and paths appear, when the service that owns them starts.
                 SandboxCause::HostPortInUse { .. }
+                | SandboxCause::NoSuchHostIp { .. }
                 | SandboxCause::HostPortFailed { .. }
                 | SandboxCause::HostPathMissing { .. }
                 | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
@@ -55,9 +57,13 @@ impl Cause {
                 | SandboxCause::Unsupported => Outlook::Hopeless,
             },
             Cause::Start(cause) => match cause {
+                // Other containers and programs change what volumes hold.
+                StartCause::SubPath { .. } => Outlook::MayHeal,
                 // Neither a present image nor the users of this machine change.
                 StartCause::RootForbidden
                 | StartCause::NoSuchId
+                | StartCause::OtherUser
+                | StartCause::SubPathExpr { .. }
                 | StartCause::MountPoint { .. }
                 | StartCause::WorkingDir
                 | StartCause::BadReference
@@ -86,6 +92,8 @@ pub enum PullCause {
     NotOnDisk,
     /// The disk is full.
     NoSpace,
+    /// Parts of it are missing, or are not what its documents say.
+    Damaged,
 }
 
 /// Why a sandbox cannot be created.
@@ -100,6 +108,11 @@ pub enum SandboxCause {
     /// The process lacks the privilege to use a port of the host.
     HostPortDenied {
         /// The port number.
+        port: u16,
+    },
+    /// The address of a port of the host is none of this machine's.
+    NoSuchHostIp {
+        /// Which port.
         port: u16,
     },
     /// A port of the host cannot be opened for another reason.
@@ -151,14 +164,26 @@ pub enum StartCause {
     RootForbidden,
     /// The user or group does not exist in the container.
     NoSuchId,
+    /// There is one id for the whole pod, and another container of it runs as another user.
+    OtherUser,
     /// A volume cannot be mounted at its `mountPath`.
     MountPoint {
         /// The index of the entry in `volumeMounts`.
         mount: usize,
     },
+    /// The `subPath` of a mount is not in its volume.
+    SubPath {
+        /// Which mount, by its place in `volumeMounts`.
+        mount: usize,
+    },
+    /// The `subPathExpr` of a mount gives no path: a variable has no value, or one that leads out of the volume.
+    SubPathExpr {
+        /// Which mount, by its place in `volumeMounts`.
+        mount: usize,
+    },
     /// `workingDir` is not a directory.
     WorkingDir,
-    /// The container refers to a ConfigMap, Secret, key or variable that does not exist.
+    /// It refers to a ConfigMap, Secret, key or volume that does not exist.
     BadReference,
     /// The image cannot be run: it has no program, or it has a file where a container needs a directory.
     UnusableImage,
@@ -216,7 +241,9 @@ mod tests {
             Cause::Sandbox(B::Unsupported),
             Cause::Start(S::RootForbidden),
             Cause::Start(S::NoSuchId),
+            Cause::Start(S::OtherUser),
             Cause::Start(S::MountPoint { mount: 0 }),
+            Cause::Start(S::SubPathExpr { mount: 0 }),
             Cause::Start(S::WorkingDir),
             Cause::Start(S::BadReference),
             Cause::Start(S::UnusableImage),
@@ -229,8 +256,11 @@ mod tests {
             Cause::Pull(P::Unreachable),
             Cause::Pull(P::NotOnDisk),
             Cause::Pull(P::NoSpace),
+            Cause::Pull(P::Damaged),
             Cause::Sandbox(B::HostPortInUse { port }),
+            Cause::Sandbox(B::NoSuchHostIp { port }),
             Cause::Sandbox(B::HostPortFailed { port }),
+            Cause::Start(S::SubPath { mount: 0 }),
             Cause::Sandbox(B::HostPathMissing { volume }),
             Cause::Sandbox(B::VolumeFailed { volume }),
         ];

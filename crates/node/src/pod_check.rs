@@ -17,3 +17,13 @@ pub enum CheckError {
         error: Box<SandboxError>,
     },
 }
+
+impl CheckError {
+    /// Whether the manifest or the machine has to change. Otherwise something unexpected has failed.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            CheckError::Pod(_) => false,
+            CheckError::Sandbox { error, .. } => error.cause().is_some(),
+        }
+    }
+}

@@ -77,6 +77,14 @@ pub enum RunError {
     Machine(#[from] std::io::Error),
 }
 
+impl RunError {
+    /// Whether a pod was refused, so that the manifest or the machine has to change. Otherwise something unexpected
+    /// has failed.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, RunError::Pod { source, .. } if source.is_refusal())
+    }
+}
+
 /// Exit code if Outrigger itself fails.
 const OWN_FAILURE: u8 = 125;
 

@@ -49,7 +49,7 @@ The first Ctrl-C stops the pods gracefully and in order, the second at once, and
 terminal stops them too, unless the run was started with nohup.
 
 Exit codes: 0 everything succeeded; if a pod failed, the exit code of the first main container that failed (for a \
-Job, of its last failed pod); 2 wrong usage or a bad manifest; 124 after --timeout; 125 a failure of outrigger itself; 130 after SIGINT \
+Job, of its last failed pod); 2 wrong usage, a bad manifest or a pod that this machine cannot run; 124 after --timeout; 125 a failure of outrigger itself; 130 after SIGINT \
 (Ctrl-C); 143 after SIGTERM; 129 after SIGHUP (the terminal was closed).")]
 pub(crate) struct Args {
     /// Manifests, YAML or JSON; `-` is standard input.
@@ -413,7 +413,10 @@ async fn carry_out<R: Runtime>(
     let result = outrigger_node::run::run(work, options, runtime, output).await;
     // Finish the cleanup, so that it is not left half-done for the next run.
     let _ = orphans.await;
-    result.map(|r| r.exit_code).map_err(|e| Failure::Own(e.into()))
+    result.map(|r| r.exit_code).map_err(|error| match error.is_refusal() {
+        true => Failure::Input(error.into()),
+        false => Failure::Own(error.into()),
+    })
 }
 
 /// Prints the runtime and warns about its missing features.

@@ -680,6 +680,8 @@ pub enum UserFault {
     RootForbidden,
     /// There is no such user or group where the container would run.
     NoSuchId,
+    /// There is one id for the whole pod, and another container has it as another user.
+    OtherUser,
     /// The image names a user or group that its own tables do not have.
     NoSuchName,
 }

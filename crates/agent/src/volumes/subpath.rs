@@ -14,14 +14,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fchmod, mkdirat, open, openat, openat2};
 
 use super::mounts;
+use crate::volume_error::SubPathError;
 
 /// Mounts `sub_path` of `volume` at `at`; a missing path is created as a directory.
-pub(super) fn bind(volume: &Path, sub_path: &Path, at: &Path) -> io::Result<()> {
+pub(super) fn bind(volume: &Path, sub_path: &Path, at: &Path) -> Result<(), SubPathError> {
     let found = resolve(volume, sub_path)?;
     mounts::unmount_all(at)?;
     let by_descriptor = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     prepare_target(at, fs::metadata(&by_descriptor)?.is_dir())?;
-    mounts::bind(&by_descriptor, at)
+    Ok(mounts::bind(&by_descriptor, at)?)
 }
 
 fn prepare_target(at: &Path, directory: bool) -> io::Result<()> {
@@ -41,7 +42,7 @@ fn prepare_target(at: &Path, directory: bool) -> io::Result<()> {
 }
 
 /// Opens `sub_path` below `volume`, creating missing directories.
-fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
+fn resolve(volume: &Path, sub_path: &Path) -> Result<OwnedFd, SubPathError> {
     let root = openat2(CWD, volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::empty())?;
     let mode = Mode::from_raw_mode(fs::metadata(volume)?.mode() & 0o7777);
     let mut current = open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -57,11 +58,11 @@ fn resolve(volume: &Path, sub_path: &Path) -> io::Result<OwnedFd> {
                     Ok(()) => set_mode(&current, name, mode)?,
                     // A dangling link: following it could lead out of the volume.
                     Err(rustix::io::Errno::EXIST) => {}
-                    Err(e) => return Err(e.into()),
+                    Err(e) => return Err(SubPathError::opening(&walked, e)),
                 }
-                beneath(&root, &walked)?
+                beneath(&root, &walked).map_err(|e| SubPathError::opening(&walked, e))?
             }
-            found => found?,
+            found => found.map_err(|e| SubPathError::opening(&walked, e))?,
         };
     }
     Ok(current)
@@ -106,23 +107,29 @@ mod tests {
         symlink(outside.path(), at("absolute")).unwrap();
         symlink(outside.path().join("not-there"), at("dangling")).unwrap();
         symlink("/proc/self/root", at("magic")).unwrap();
+        symlink("not-there", at("nothing")).unwrap();
+        symlink("loop", at("loop")).unwrap();
         let table = [
-            ("real/deep", true),
-            ("real/file", true),
-            ("inside/deep", true),
-            ("real/up/real", true),
-            ("made/by/us", true),
-            ("real/out", false),
-            ("absolute", false),
-            ("absolute/secret", false),
-            ("dangling", false),
-            ("dangling/more", false),
-            ("magic/etc", false),
-            ("real/file/below", false),
+            ("real/deep", None),
+            ("real/file", None),
+            ("inside/deep", None),
+            ("real/up/real", None),
+            ("made/by/us", None),
+            ("real/out", Some("\"real/out\" in the volume is a symbolic link that leads out")),
+            ("absolute", Some("\"absolute\" in the volume is a symbolic link that leads out of the volume")),
+            ("absolute/secret", Some("\"absolute\" in the volume is a symbolic link that leads out")),
+            ("dangling", Some("\"dangling\" in the volume is a symbolic link that leads out")),
+            ("dangling/more", Some("\"dangling\" in the volume is a symbolic link that leads out")),
+            ("nothing", Some("\"nothing\" in the volume is a symbolic link to nothing")),
+            ("magic/etc", Some("\"magic\" in the volume is a symbolic link")),
+            ("loop/x", Some("\"loop\" in the volume is a symbolic link that leads back to itself")),
+            ("real/file/below", Some("\"real/file\" in the volume is not a directory")),
         ];
-        for (path, ok) in table {
+        for (path, fault) in table {
             let got = resolve(volume.path(), Path::new(path));
-            assert_eq!(got.is_ok(), ok, "{path}: {got:?}");
+            let said = got.as_ref().err().map(ToString::to_string);
+            assert_eq!(said.is_some(), fault.is_some(), "{path}: {got:?}");
+            assert!(said.is_none_or(|said| said.contains(fault.unwrap_or_default())), "{path}: {got:?}");
         }
         assert!(at("made/by/us").is_dir());
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;

@@ -54,7 +54,7 @@ impl OneId {
             if let Some((uid, gid)) = other {
                 let why = rootless::why_one_id();
                 return Err(Fault::user(
-                    UserFault::NoSuchId,
+                    UserFault::OtherUser,
                     format!(
                         "the container runs as user {} and group {}, and another one of its pod as user {uid} and group \
                          {gid}: {why}; or set the same runAsUser and runAsGroup for the whole pod",

@@ -218,6 +218,9 @@ fn refused(port: &PublishedPort, error: io::Error) -> RuntimeError {
                 "host port {number} needs more privileges: {protocol} {ip}: {error}; publish a port from 1024 up"
             )
         }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("host port {number} cannot be opened: {protocol} {ip} is not an address of this machine")
+        }
         _ => format!("host port {number} cannot be opened: {protocol} {ip}: {error}"),
     };
     RuntimeError::HostPort { port: number, detail, source: error }

@@ -90,6 +90,16 @@ fn sub_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site:
             );
         }
     }
+    if let Some(expr) = &expr
+        && let Some(name) = missing_variable(expr, site)
+    {
+        let message =
+            format!("subPathExpr {}: there is no variable {}", words::quote(expr), words::quote(name));
+        out.push(
+            Finding::error("mount", path.clone().field("subPathExpr"), message)
+                .hint(format!("add {} to `env` of this container, or use `subPath`", words::quote(name))),
+        );
+    }
     if plain.is_some() && expr.is_some() {
         out.push(
             Finding::error(
@@ -109,6 +119,29 @@ fn sub_path(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site:
             "an ephemeral container mounts whole volumes only",
         ));
     }
+}
+
+/// The first variable of an expression that the container cannot have. Everything may be in `envFrom`, and a
+/// cluster adds the variables of its Services.
+fn missing_variable<'a>(expr: &'a str, site: &Site<'_>) -> Option<&'a str> {
+    if site.container.env_from.iter().flatten().next().is_some() {
+        return None;
+    }
+    let mut rest = expr;
+    while let Some(at) = rest.find('$') {
+        rest = &rest[at + 1..];
+        if let Some(escaped) = rest.strip_prefix('$') {
+            rest = escaped;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|name| name.split_once(')')) {
+            let is_of_a_service = name.ends_with("_SERVICE_HOST") || name.contains("_PORT");
+            let is_defined = site.container.env.iter().flatten().any(|variable| variable.name == name);
+            if !is_defined && !is_of_a_service {
+                return Some(name);
+            }
+            rest = after;
+        }
+    }
+    None
 }
 
 fn flags(out: &mut Vec<Finding>, path: &FieldPath, mount: &VolumeMount, site: &Site<'_>) {

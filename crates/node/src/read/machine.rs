@@ -7,8 +7,10 @@ use outrigger_agent::host_path::{self, HostPathFault};
 use outrigger_agent::options::OnFailure;
 use outrigger_agent::security::seccomp_profile_path;
 use outrigger_embedded::rootless;
-use outrigger_images::{invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk};
-use outrigger_lifecycle::{ContainerRef, FieldPath, List, parse_quantity};
+use outrigger_images::{
+    invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk, user_on_disk,
+};
+use outrigger_lifecycle::{ContainerRef, FieldPath, List, PullCause, parse_quantity};
 use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
 
 use super::{Machine, RuntimeKind};
@@ -59,7 +61,8 @@ fn error(pod: &PodManifest, path: &FieldPath, code: &'static str, text: String) 
 
 /// Images on disk that do not exist, or cannot be run.
 fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: bool) -> Option<Diagnostic> {
-    let reference = container.image.as_deref().unwrap_or_default();
+    // A container without an image was refused before.
+    let reference = container.image.as_deref().filter(|image| !image.is_empty())?;
     let at = place.path().field("image");
     if let Some((fault, help)) = image_fault(reference, cri) {
         return Some(error(pod, &at, "image", format!("image `{reference}`: {fault}")).hint(help));
@@ -99,9 +102,15 @@ fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
         return Some((fault, help));
     }
     // What is on this disk and not an image does not become one while the pod waits.
-    let help = "write a path that holds an image: an OCI image layout (oci:), one in a tar file (oci-archive:), \
-                what `docker save` writes (docker-archive:), or a directory to be used as it is (rootfs:)";
-    not_an_image(reference).map(|fault| (fault, help.to_owned()))
+    let fault = not_an_image(reference)?;
+    let help = match fault.cause {
+        Some(PullCause::Damaged) => "the image is damaged: copy, save or build it again",
+        _ => {
+            "write a path that holds an image: an OCI image layout (oci:), one in a tar file (oci-archive:), \
+             what `docker save` writes (docker-archive:), or a directory to be used as it is (rootfs:)"
+        }
+    };
+    Some((fault.detail, help.to_owned()))
 }
 
 /// Whether an image is a directory used as it is. Such an image has no configuration: no user and no command.
@@ -194,8 +203,8 @@ fn unmapped_ids(
     out
 }
 
-/// Containers with different users or groups, where there is one id for the whole pod. Those of images in
-/// registries are known only after the pull.
+/// Containers with different users or groups, where there is one id for the whole pod. Users of images in
+/// registries are known only after the pull, and names of users only when their image is unpacked.
 fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
     let standing = rootless::standing();
     if !standing.is_rootless() || !standing.has_one_id() {
@@ -206,25 +215,36 @@ fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
         let known = containers(spec).filter_map(|(place, container)| {
             let (id, at) = match kind.wanted(spec, place, container) {
                 Some((id, at)) => (id, Some(at)),
-                // A directory has no USER. The group of root is in its own tables.
-                None if kind == IdKind::User && is_root_directory(container.image.as_deref()?) => (0, None),
-                None => return None,
+                None => (image_id(kind, container.image.as_deref()?)?, None),
             };
-            Some((&container.name, id, at))
+            Some((&container.name, place, id, at))
         });
         let known: Vec<_> = known.collect();
-        let Some((first, first_id, first_at)) = known.first() else { continue };
-        for (name, id, at) in known.iter().filter(|(_, id, _)| id != first_id) {
-            // At least one of two that differ is in the manifest.
-            let Some(at) = at.as_ref().or(first_at.as_ref()) else { continue };
+        let Some((first, _, first_id, first_at)) = known.first() else { continue };
+        for (name, place, id, at) in known.iter().filter(|(_, _, id, _)| id != first_id) {
+            // A line with an id says more than one with an image.
+            let at = at.as_ref().or(first_at.as_ref()).cloned();
+            let at = at.unwrap_or_else(|| place.path().field("image"));
             let (noun, field) = (kind.noun(), kind.field());
             let why = rootless::why_one_id();
             let text = format!("`{first}` runs as {noun} {first_id}, and `{name}` as {noun} {id}: {why}");
             let help = format!("do that, run it with sudo, or set the same `{field}` for the whole pod");
-            out.push(error(pod, at, "security", text).hint(help));
+            out.push(error(pod, &at, "security", text).hint(help));
         }
     }
     out
+}
+
+/// The id that an image on this disk sets, if it is a number. A user without a group has the group that the image's
+/// own tables say.
+fn image_id(kind: IdKind, reference: &str) -> Option<i64> {
+    let written = if is_root_directory(reference) { String::new() } else { user_on_disk(reference)? };
+    let (user, group) = written.split_once(':').unwrap_or((&written, ""));
+    match (kind, user, group) {
+        (IdKind::User, "" | "root", _) => Some(0),
+        (IdKind::User, user, _) => user.parse::<u32>().ok().map(i64::from),
+        (IdKind::Group, _, group) => group.parse::<u32>().ok().map(i64::from),
+    }
 }
 
 /// The two kinds of ids that a container runs with.

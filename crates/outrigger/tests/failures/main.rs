@@ -318,6 +318,14 @@ fn what_can_never_heal_is_found_before_anything_starts() {
         ("program", "    image: IMAGE\n".to_owned(), "is a directory and does not say which program to run"),
         ("profile", format!("{app}    securityContext: {profile}\n"), "there is no seccomp profile"),
         ("class", format!("{app}  runtimeClassName: nobody\n"), "nobody"),
+        (
+            "variable",
+            format!(
+                "{app}    volumeMounts:\n    - {{name: v, mountPath: /v, subPathExpr: $(NOPE)}}\n  \
+                 volumes: [{{name: v, emptyDir: {{}}}}]\n"
+            ),
+            "there is no variable `NOPE`",
+        ),
     ];
     for (name, spec, expected) in table {
         let said =
@@ -447,9 +455,14 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             ],
         ),
         (
+            // Whether `envFrom` has it is known only when the container starts.
             "variable",
-            mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n"),
-            &["subPathExpr \"$(NOPE)\": variable \"NOPE\" has no value", "variable.yaml:8"],
+            mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n")
+                + "    envFrom:\n    - configMapRef: {name: none, optional: true}\n",
+            &[
+                "subPathExpr \"$(NOPE)\": variable \"NOPE\" has no value",
+                "variable.yaml:14: give the variable a value in `env` of this container",
+            ],
         ),
         (
             "user",
@@ -482,6 +495,41 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
         Ends::WhenStopped,
         &["cannot make working directory /data/file: not a directory", "next try in "],
     );
+    // So are links and files on the way of a subPath.
+    std::os::unix::fs::symlink("/", bench.path("data/out")).expect("a link");
+    std::os::unix::fs::symlink("loop", bench.path("data/loop")).expect("a link");
+    for (name, sub_path, what) in [
+        ("out", "out/etc", "\"out\" in the volume is a symbolic link that leads out of the volume"),
+        ("loop", "loop/x", "\"loop\" in the volume is a symbolic link that leads back to itself"),
+        ("below", "file/x", "\"file\" in the volume is not a directory"),
+    ] {
+        let spec = mount("/data", &format!("hostPath: {{path: {}}}", bench.path("data").display()))
+            .replace("/data\n", &format!("/data\n      subPath: {sub_path}\n"));
+        bench.case(name, &pod(&spec)).flags(&["--network", "none"]).says(
+            Ends::WhenStopped,
+            &[
+                &format!("subPath \"{sub_path}\" cannot be used: {what}"),
+                "next try in ",
+                &format!("{name}.yaml:14: write a path that exists in the volume"),
+            ],
+        );
+    }
+    // A layer can be copied again.
+    let layers = fs::read_dir(bench.path("layout-0/blobs/sha256")).expect("blobs").flatten();
+    let layer =
+        layers.map(|entry| entry.path()).find(|path| fs::read(path).is_ok_and(|bytes| bytes == [0; 1024]));
+    fs::write(layer.expect("a layer"), [1; 1024]).expect("another layer");
+    let state = bench.path("another-state");
+    bench
+        .case("damaged", &pod(&app.replace("IMAGE", &nothing)))
+        .flags(&["--network", "none", "--state-dir", state.to_str().expect("text")])
+        .says(
+            Ends::WhenStopped,
+            &[
+                "digest mismatch: layer should be",
+                "damaged.yaml:9: the image is damaged: copy, save or build it again",
+            ],
+        );
     // An image that must not be pulled can be loaded while the pod waits.
     let never = "    image: registry.invalid/none:1\n    imagePullPolicy: Never\n";
     bench
@@ -652,12 +700,25 @@ fn a_port_that_is_taken() {
     let in_use = format!("host port {port} is already in use");
     bench
         .case("port", &pod(&host_port))
-        .says(Ends::With(125), &[&in_use, " port.yaml:14: ", &own, ", or write another hostPort\n"]);
+        .says(Ends::With(2), &[&in_use, " port.yaml:14: ", &own, ", or write another hostPort\n"]);
     let publish = format!("127.0.0.1:{port}:80");
     bench
         .case("publish", &pod(sleeper))
         .flags(&["--publish", &publish])
-        .says(Ends::With(125), &[&in_use, &own, ", or give --publish another port of this machine\n"]);
+        .says(Ends::With(2), &[&in_use, &own, ", or give --publish another port of this machine\n"]);
+    // 192.0.2.0/24 is for documentation.
+    let elsewhere = host_port.replace("127.0.0.1", "192.0.2.1");
+    let no_address =
+        format!("host port {port} cannot be opened: tcp 192.0.2.1 is not an address of this machine");
+    let said = bench.case("elsewhere", &pod(&elsewhere)).says(
+        Ends::With(2),
+        &[&no_address, " elsewhere.yaml:13: write an address of this machine", "or leave hostIP out"],
+    );
+    assert!(!said.contains("stop what listens"), "{said}");
+    bench
+        .case("address", &pod(sleeper))
+        .flags(&["--publish", &format!("192.0.2.1:{port}:80")])
+        .says(Ends::With(2), &[&no_address, "give --publish an address of this machine"]);
 }
 
 #[test]

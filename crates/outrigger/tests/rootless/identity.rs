@@ -324,6 +324,14 @@ fn two_users_of_images_end_the_pod(bench: &Bench, name: &str) {
     assert_ne!(run.end(), 0, "{}", run.account());
     assert!(run.said().contains("and another one of its pod as user"), "{}", run.said());
     assert!(run.said().contains("set the same runAsUser and runAsGroup"), "{}", run.said());
+    assert!(!run.said().contains("whose USER exists"), "{}", run.said());
+    // Numbers of images on this disk are known before anything starts.
+    let pod = crate::pod(json!({"containers": [container("main", "33"), container("side", "7:8")]}));
+    let mut run = Run::start(bench, &format!("{name}-numbers"), &pod, &[]);
+    assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
+    for part in ["`main` runs as user 33, and `side` as user 7", ".json:", "for the whole pod"] {
+        assert!(run.said().contains(part), "{part}\n{}", run.said());
+    }
 }
 
 fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {

@@ -20,6 +20,10 @@ pub(super) fn hint(
             "use a path that holds an image; it is a path on this machine, not relative to the manifest"
                 .to_owned()
         }
+        Some(PullCause::Damaged) => match is_on_disk(reference) {
+            true => "the image is damaged: copy, save or build it again".to_owned(),
+            false => "the image is damaged: build and push it again".to_owned(),
+        },
         Some(PullCause::Unauthorized) => {
             format!("check the name: the image may not exist; if it is private, {}", log_in(pod, reference))
         }
@@ -32,6 +36,11 @@ pub(super) fn hint(
         Some(PullCause::InvalidName | PullCause::NoSpace) | None => String::new(),
     };
     Hint::at(path.field("image"), hint)
+}
+
+/// Whether a reference names a path of this machine.
+fn is_on_disk(reference: &str) -> bool {
+    ["oci:", "oci-archive:", "docker-archive:", "rootfs:"].iter().any(|kind| reference.starts_with(kind))
 }
 
 fn log_in(pod: Subject<'_>, reference: &str) -> String {

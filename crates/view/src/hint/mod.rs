@@ -183,6 +183,7 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
 fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
     match cause {
         Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
+        Some(SandboxCause::NoSuchHostIp { port }) => port::not_of_this_machine(pod, port),
         Some(SandboxCause::HostPortDenied { port }) => port::denied(pod, port),
         Some(SandboxCause::HostPortFailed { port }) => port::refused(pod, port),
         Some(SandboxCause::HostPathMissing { volume }) => volume::missing(pod, volume),

@@ -25,6 +25,17 @@ pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
     another(pod, number, "stop the program that listens there")
 }
 
+/// The address is none of this machine's.
+pub(super) fn not_of_this_machine(pod: Subject<'_>, number: u16) -> Hint {
+    match entry(pod, number) {
+        Some(path) => Hint::at(
+            path.field("hostIP"),
+            "write an address of this machine (`ip address` lists them), or leave hostIP out to use all of them",
+        ),
+        None => Hint::nowhere("give --publish an address of this machine (`ip address` lists them)"),
+    }
+}
+
 /// The port needs more privileges. The message says how to get them.
 pub(super) fn denied(pod: Subject<'_>, number: u16) -> Hint {
     match written(pod, number) {
@@ -42,9 +53,14 @@ fn another(pod: Subject<'_>, number: u16, stop: &str) -> Hint {
 
 /// Where a `hostPort` is written.
 fn written(pod: Subject<'_>, number: u16) -> Option<FieldPath> {
+    Some(entry(pod, number)?.field("hostPort"))
+}
+
+/// The entry of `ports` with a `hostPort`.
+fn entry(pod: Subject<'_>, number: u16) -> Option<FieldPath> {
     pod.containers.iter().zip(&pod.plan.containers).find_map(|(container, plan)| {
         let ports = container.ports.iter().flatten();
         let i = ports.map(|p| p.host_port).position(|p| p == Some(number.into()))?;
-        Some(plan.place.path().field("ports").index(i).field("hostPort"))
+        Some(plan.place.path().field("ports").index(i))
     })
 }

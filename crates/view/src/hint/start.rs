@@ -37,6 +37,26 @@ pub(super) fn hint(
                 )),
             }
         }
+        // The message says what to do.
+        StartCause::OtherUser => Some(Hint::at(path.clone().field("image"), "")),
+        StartCause::SubPath { mount } => {
+            let is_expr = container
+                .volume_mounts
+                .iter()
+                .flatten()
+                .nth(mount)
+                .is_some_and(|m| m.sub_path_expr.is_some());
+            let field = if is_expr { "subPathExpr" } else { "subPath" };
+            Some(Hint::at(
+                path.clone().field("volumeMounts").index(mount).field(field),
+                "write a path that exists in the volume or can be created there, without links that lead out of it; \
+                 or change the volume",
+            ))
+        }
+        StartCause::SubPathExpr { mount } => Some(Hint::at(
+            path.clone().field("volumeMounts").index(mount).field("subPathExpr"),
+            "give the variable a value in `env` of this container, which is a relative path without `..`; or use `subPath`",
+        )),
         StartCause::MountPoint { mount } => Some(Hint::at(
             path.clone().field("volumeMounts").index(mount).field("mountPath"),
             "use another path: a directory can be mounted only on a directory, a file only on a file, and nothing below /proc",

@@ -144,6 +144,14 @@ fn contents() {
     );
 }
 
+/// A mount with a `subPathExpr`, of a container with these fields.
+fn with_env(fields: Value, expr: &str) -> Value {
+    let mut pod = mount(json!({"subPathExpr": expr}));
+    let container = pod["spec"]["containers"][0].as_object_mut().expect("a container");
+    container.extend(fields.as_object().expect("fields").clone());
+    pod
+}
+
 #[test]
 fn mounts() {
     let at = |field: &str| -> &'static str { format!("spec.containers[0].volumeMounts[0].{field}").leak() };
@@ -165,7 +173,20 @@ fn mounts() {
         (mount(json!({"subPath": "/a"})), vec![("mount", at("subPath"), "relative")]),
         (mount(json!({"subPath": "a/../../b"})), vec![("mount", at("subPath"), "`..`")]),
         (mount(json!({"subPath": "a..b"})), vec![]),
-        (mount(json!({"subPathExpr": "$(A)/.."})), vec![("mount", at("subPathExpr"), "`..`")]),
+        (
+            mount(json!({"subPathExpr": "$(A)/.."})),
+            vec![
+                ("mount", at("subPathExpr"), "`..`"),
+                ("mount", at("subPathExpr"), "there is no variable `A`"),
+            ],
+        ),
+        // What nobody can know of is left to the run: `envFrom`, and Services of a cluster.
+        (with_env(json!({"env": [{"name": "A", "value": "a"}]}), "$(A)/$$(B)/$(C_SERVICE_HOST)"), vec![]),
+        (with_env(json!({"envFrom": [{"configMapRef": {"name": "c"}}]}), "$(A)"), vec![]),
+        (
+            with_env(json!({"env": [{"name": "A", "value": "a"}]}), "$(A)/$(B)"),
+            vec![("mount", at("subPathExpr"), "there is no variable `B`")],
+        ),
         (
             mount(json!({"subPath": "a", "subPathExpr": "b"})),
             vec![("mount", at("subPathExpr"), "cannot be combined")],
