@@ -7,7 +7,10 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let variable = |name| std::env::var(name).unwrap_or_default();
     let native = variable("HOST") == variable("TARGET");
-    if native && variable("CARGO_CFG_TARGET_ENV") == "gnu" && glibc().is_some_and(|version| version >= (2, 36)) {
+    if native
+        && variable("CARGO_CFG_TARGET_ENV") == "gnu"
+        && glibc().is_some_and(|version| version >= (2, 36))
+    {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use outrigger_lifecycle::{QuantityError, SandboxCause, StartCause};
+use rustix::io::Errno;
 
 use crate::reference::ReferenceError;
 
@@ -177,8 +178,12 @@ impl MountError {
         match self {
             MountError::NoVolume(_) => Some(StartCause::BadReference),
             // The variables of a container are the same every time.
-            MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => Some(StartCause::SubPathExpr { mount }),
-            MountError::SubPath { source: SubPathError::Content { .. }, .. } => Some(StartCause::SubPath { mount }),
+            MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => {
+                Some(StartCause::SubPathExpr { mount })
+            }
+            MountError::SubPath { source: SubPathError::Content { .. }, .. } => {
+                Some(StartCause::SubPath { mount })
+            }
             MountError::SubPath { source: SubPathError::Io(_), .. } | MountError::Propagation(_) => None,
         }
     }

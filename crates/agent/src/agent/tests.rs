@@ -96,12 +96,12 @@ async fn a_task_that_panics_ends_its_pod_and_no_other() {
     let mut events = agent.subscribe(Scope::All);
     agent.add(prepared(&agent, "u-1", "g")).unwrap();
     let end = until(&mut events, is_end).await;
-    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::WorkerFailed, .. }), "{end:?}");
+    assert!(matches!(end.kind, AgentEventKind::Ended { cause: EndCause::WorkerFailed, .. }), "{end:?}");
     assert_eq!(runtime.left(), 0);
     assert!(runtime.calls().contains(&"remove sandbox".to_owned()), "{:?}", runtime.calls());
     agent.add(prepared(&agent, "u-2", "g")).unwrap();
     let end = until(&mut events, is_end).await;
-    assert!(matches!(end.kind, PodEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
+    assert!(matches!(end.kind, AgentEventKind::Ended { cause: EndCause::Finished, .. }), "{end:?}");
 }
 
 #[tokio::test(start_paused = true)]
