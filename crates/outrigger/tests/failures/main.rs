@@ -457,11 +457,13 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
         (
             // Whether `envFrom` has it is known only when the container starts.
             "variable",
-            mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n")
-                + "    envFrom:\n    - configMapRef: {name: none, optional: true}\n",
+            mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n").replace(
+                "    volumeM",
+                "    envFrom:\n    - configMapRef: {name: none, optional: true}\n    volumeM",
+            ),
             &[
                 "subPathExpr \"$(NOPE)\": variable \"NOPE\" has no value",
-                "variable.yaml:14: give the variable a value in `env` of this container",
+                "variable.yaml:16: give the variable a value in `env` of this container",
             ],
         ),
         (
