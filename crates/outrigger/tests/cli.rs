@@ -447,7 +447,7 @@ fn exit_codes() {
     let (good, cycle, warning, syntax) = (example("native-job"), bad("cycle"), bad("warning"), bad("syntax"));
     let stuck = "crates/outrigger/tests/cli/stuck.yaml";
     let kep = example("kep-pod");
-    let rows: [(&[&str], i32); 31] = [
+    let rows: [(&[&str], i32); 32] = [
         (&["validate", &good], 0),
         (&["validate", &warning], 0),
         (&["validate", "--validate=strict", &warning], 1),
@@ -467,7 +467,8 @@ fn exit_codes() {
         (&["convert", &good, "--to", "kep"], 0),
         (&["convert", &kep, "--to", "native"], 1),
         (&["convert", &kep, "--to", "native", "--lossy"], 0),
-        (&["convert", &good, "--to", "terminator"], 2),
+        (&["convert", &good, "--to", "terminator"], 1),
+        (&["convert", &good, "--to", "compose"], 2),
         (&["convert", &cycle, "--to", "native"], 2),
         (&["simulate", &good], 0),
         (&["simulate", &kep, "--script", stuck], 1),

@@ -370,7 +370,7 @@ fn sidecars_that_are_marked_or_are_the_work_itself_are_not_named() {
     check_plan(none.clone(), job_with(&[with("build", builds)]), &[]);
     check_plan(none.clone(), job_with(&[json!({"name": "build", "image": "docker:27-cli"})]), &[]);
     // These names only look similar.
-    for other in ["proxy", "agent", "vector", "my-envoy", "istio-proxy2"] {
+    for other in ["proxy", "agent", "my-envoy", "istio-proxy2"] {
         check_plan(none.clone(), job_with(&[c(other)]), &[]);
     }
     for image in ["vault", "me/proxy:1", "agent", "me/not-envoy", "localhost:5000/app:envoy", "nginx"] {

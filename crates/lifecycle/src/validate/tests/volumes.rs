@@ -147,7 +147,7 @@ fn contents() {
 /// A mount with a `subPathExpr`, of a container with these fields.
 fn with_env(fields: Value, expr: &str) -> Value {
     let mut pod = mount(json!({"subPathExpr": expr}));
-    let container = pod["spec"]["containers"][0].as_object_mut().expect("a container");
+    let container = pod["containers"][0].as_object_mut().expect("a container");
     container.extend(fields.as_object().expect("fields").clone());
     pod
 }
