@@ -1,7 +1,7 @@
 //! Converts a pod from one dialect to another.
 //!
 //! [`convert`] expresses a pod's order in a dialect, as edits of the manifest. The conversion is best effort.
-//! [`compare`] compares the plans before and after: a guarantee that the pod no longer has is a loss, any
+//! [`compare()`] compares the plans before and after: a guarantee that the pod no longer has is a loss, any
 //! other difference is a note. The report is therefore correct for every combination of dialects.
 
 mod compare;

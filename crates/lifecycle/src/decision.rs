@@ -39,7 +39,7 @@ impl Decision {
     }
 }
 
-/// Why a container waits. [`crate::explain`] turns it into a sentence.
+/// Why a container waits. [`crate::explain()`] turns it into a sentence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// It waits for the pod's sandbox.
