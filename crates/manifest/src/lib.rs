@@ -1,8 +1,8 @@
 //! Reads manifests: turns YAML and JSON into Kubernetes types, with the source position of every value.
 //!
-//! [`read`] turns sources into a [`Manifest`]: the pods to run (including those of Jobs, Deployments and so
+//! [`read()`] turns sources into a [`Manifest`]: the pods to run (including those of Jobs, Deployments and so
 //! on), and the ConfigMaps, Secrets and claims that they use. Errors are [`Diagnostics`], each with its
-//! position, and [`render`] shows them. [`check`] plans the pods and reports problems, [`mod@convert`]
+//! position, and [`render`] shows them. [`check()`] plans the pods and reports problems, [`mod@convert`]
 //! converts them to another dialect, and [`edit`] changes the text of a manifest without touching the rest.
 //!
 //! This crate does no I/O and runs nothing.
