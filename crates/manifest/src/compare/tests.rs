@@ -160,7 +160,7 @@ fn workloads_are_scaled_or_replaced() {
     let image = "spec.template.spec.containers[app].image";
     assert_eq!(
         compared(&deployment(2, "1"), &deployment(3, "2")),
-        [format!("deployment/web replaced {image}")]
+        [format!("deployment/web replaced {image}, spec.replicas")]
     );
     let job = |tag: &str| {
         format!(
