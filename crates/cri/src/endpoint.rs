@@ -1,5 +1,7 @@
 //! Finds the runtime's socket.
 
+use std::fmt;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -24,22 +26,59 @@ const USUAL: [&str; 11] = [
     "/run/dockershim.sock",
 ];
 
+/// Why no runtime was found.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EndpointError {
+    #[error("CRI endpoint {endpoint:?} is not a unix socket; write unix:///PATH{origin}")]
+    NotASocket { endpoint: String, origin: Origin },
+    #[error("no container runtime at {}{origin}: {error}", path.display())]
+    NoAnswer {
+        path: PathBuf,
+        origin: Origin,
+        #[source]
+        error: io::Error,
+    },
+    #[error(
+        "no container runtime found; tried {}; name one with --cri-endpoint unix:///PATH or use --runtime embedded",
+        .0.join(", ")
+    )]
+    NoneFound(Vec<String>),
+}
+
+/// Who named an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    Flag,
+    Environment,
+}
+
+impl fmt::Display for Origin {
+    /// What is added to a message.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => Ok(()),
+            Origin::Environment => write!(f, " (from {VARIABLE})"),
+        }
+    }
+}
+
 /// The socket from `given`, else from the environment, else the first default socket that answers.
 ///
 /// # Errors
 /// Lists what was tried and why each failed.
-pub(super) fn find(given: Option<&str>) -> Result<PathBuf, String> {
+pub(super) fn find(given: Option<&str>) -> Result<PathBuf, EndpointError> {
     let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
     choose(given, variable.as_deref(), &USUAL.map(Path::new))
 }
 
-fn choose(given: Option<&str>, variable: Option<&str>, usual: &[&Path]) -> Result<PathBuf, String> {
+fn choose(given: Option<&str>, variable: Option<&str>, usual: &[&Path]) -> Result<PathBuf, EndpointError> {
     if let Some(endpoint) = given.or(variable) {
-        let source = if given.is_some() { "" } else { " (from CONTAINER_RUNTIME_ENDPOINT)" };
-        let path = socket(endpoint).map_err(|error| format!("{error}{source}"))?;
+        let origin = if given.is_some() { Origin::Flag } else { Origin::Environment };
+        let path = socket(endpoint)
+            .ok_or_else(|| EndpointError::NotASocket { endpoint: endpoint.to_owned(), origin })?;
         return match UnixStream::connect(&path) {
             Ok(_) => Ok(path),
-            Err(error) => Err(format!("no container runtime at {}{source}: {error}", path.display())),
+            Err(error) => Err(EndpointError::NoAnswer { path, origin, error }),
         };
     }
     let mut tried = Vec::new();
@@ -49,28 +88,22 @@ fn choose(given: Option<&str>, variable: Option<&str>, usual: &[&Path]) -> Resul
             Err(error) => tried.push(format!("{} ({})", path.display(), brief(&error))),
         }
     }
-    Err(format!(
-        "no container runtime found; tried {}; name one with --cri-endpoint unix:///PATH or use --runtime embedded",
-        tried.join(", ")
-    ))
+    Err(EndpointError::NoneFound(tried))
 }
 
-fn brief(error: &std::io::Error) -> String {
+fn brief(error: &io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "missing".to_owned(),
-        std::io::ErrorKind::ConnectionRefused => "nothing is listening".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::NotFound => "missing".to_owned(),
+        io::ErrorKind::ConnectionRefused => "nothing is listening".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     }
 }
 
 /// `unix:///PATH`, `unix:PATH` or a path.
-fn socket(endpoint: &str) -> Result<PathBuf, String> {
+fn socket(endpoint: &str) -> Option<PathBuf> {
     let path = endpoint.strip_prefix("unix://").or(endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
-    match path.starts_with('/') {
-        true => Ok(PathBuf::from(path)),
-        false => Err(format!("CRI endpoint {endpoint:?} is not a unix socket; write unix:///PATH")),
-    }
+    path.starts_with('/').then(|| PathBuf::from(path))
 }
 
 #[cfg(test)]
@@ -81,10 +114,10 @@ mod tests {
     #[test]
     fn a_unix_socket_has_three_spellings() {
         for given in ["unix:///run/a.sock", "unix:/run/a.sock", "/run/a.sock"] {
-            assert_eq!(socket(given), Ok(PathBuf::from("/run/a.sock")), "{given}");
+            assert_eq!(socket(given), Some(PathBuf::from("/run/a.sock")), "{given}");
         }
         for given in ["tcp://127.0.0.1:1", "a.sock", "unix://a.sock", ""] {
-            assert!(socket(given).is_err(), "{given}");
+            assert_eq!(socket(given), None, "{given}");
         }
     }
 
@@ -94,7 +127,7 @@ mod tests {
         let flag = dir.path().join("crio.sock");
         assert!(choose(flag.to_str(), None, &[]).is_err(), "CRR-D-01");
         let _listener = UnixListener::bind(&flag).unwrap();
-        assert_eq!(choose(flag.to_str(), None, &[]), Ok(flag), "CRR-D-02");
+        assert_eq!(choose(flag.to_str(), None, &[]).unwrap(), flag, "CRR-D-02");
         for (id, place) in [
             ("CRR-D-03", "/run/containerd.sock"),
             ("CRR-D-04", "/run/containerd/containerd.sock"),
@@ -109,7 +142,7 @@ mod tests {
             let listener = UnixListener::bind(&here).unwrap();
             let places: Vec<PathBuf> = USUAL.iter().map(|usual| dir.path().join(&usual[1..])).collect();
             let places: Vec<&Path> = places.iter().map(PathBuf::as_path).collect();
-            assert_eq!(choose(None, None, &places), Ok(here.clone()), "{id}");
+            assert_eq!(choose(None, None, &places).unwrap(), here, "{id}");
             drop(listener);
             std::fs::remove_file(here).unwrap();
             assert!(choose(None, None, &places).is_err(), "CRR-D-09");
@@ -122,17 +155,17 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         drop(UnixListener::bind(at("dead")).unwrap());
         let (missing, dead, live) = (at("missing"), at("dead"), at("live"));
-        let error = choose(None, None, &[&missing, &dead]).unwrap_err();
+        let error = choose(None, None, &[&missing, &dead]).unwrap_err().to_string();
         assert!(
             error.contains("missing (missing)") && error.contains("dead (nothing is listening)"),
             "{error}"
         );
         assert!(error.contains("--cri-endpoint"), "{error}");
         let _listener = UnixListener::bind(&live).unwrap();
-        assert_eq!(choose(None, None, &[&missing, &dead, &live]), Ok(live.clone()));
+        assert_eq!(choose(None, None, &[&missing, &dead, &live]).unwrap(), live);
         // An explicit endpoint is not replaced with a default one.
-        let error = choose(None, dead.to_str(), &[&live]).unwrap_err();
+        let error = choose(None, dead.to_str(), &[&live]).unwrap_err().to_string();
         assert!(error.contains("CONTAINER_RUNTIME_ENDPOINT"), "{error}");
-        assert_eq!(choose(live.to_str(), dead.to_str(), &[]), Ok(live));
+        assert_eq!(choose(live.to_str(), dead.to_str(), &[]).unwrap(), live);
     }
 }

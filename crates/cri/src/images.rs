@@ -65,7 +65,7 @@ impl Inner {
                 "a CRI runtime takes images from registries only; run this pod with --runtime embedded";
             return Err(invalid(detail.to_owned()));
         }
-        let name = Name::parse(&reference).map_err(invalid)?;
+        let name = Name::parse(&reference).map_err(|error| invalid(error.to_string()))?;
         let look =
             || async { self.image(&reference).await.map_err(|fault| failed((None, fault.to_string()))) };
         if policy != PullPolicy::Always

@@ -110,7 +110,8 @@ impl CriRuntime {
     /// # Errors
     /// Lists where a runtime was looked for, or why the one found cannot be used.
     pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
-        let path = endpoint::find(config.endpoint.as_deref()).map_err(RuntimeError::Other)?;
+        let path = endpoint::find(config.endpoint.as_deref())
+            .map_err(|error| RuntimeError::Other(error.to_string()))?;
         let client = Arc::new(Client::new(path, config.limits, config.holder));
         let info = CriInfo::query(&client).await?;
         let hints = Arc::new(Hints::default());

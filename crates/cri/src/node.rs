@@ -63,7 +63,7 @@ impl NodeRuntime {
     /// # Errors
     /// Lists where a runtime was looked for, or why the one found cannot be used.
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
-        let path = endpoint::find(endpoint).map_err(RuntimeError::Other)?;
+        let path = endpoint::find(endpoint).map_err(|error| RuntimeError::Other(error.to_string()))?;
         let client = Client::new(path, Limits::default(), Vec::new());
         let info = CriInfo::query(&client).await?;
         Ok(NodeRuntime { client, info })

@@ -105,7 +105,7 @@ fn ids() -> Finding {
         return finding("ids", Level::Ok, found, "containers can run as any user");
     }
     let missing = match rootless::ranges(rootless::real_uid()) {
-        Err(missing) => missing,
+        Err(missing) => missing.to_string(),
         Ok(_) => {
             "newuidmap refuses the ranges of /etc/subuid and /etc/subgid: it must belong to root and be \
                   set-user-id (reinstall the package uidmap)"
@@ -316,7 +316,7 @@ fn user_namespaces(place: &Path) -> Finding {
         Err(why) => finding(
             "user namespaces",
             Level::Warn,
-            why,
+            why.to_string(),
             "root in containers is root on this machine, and pods with hostUsers: false are refused",
         )
         .remedy(

@@ -45,7 +45,7 @@ mod sys;
 mod userns;
 mod warning;
 
-pub use container::apparmor::{app_armor_fault, app_armor_is_active};
+pub use container::apparmor::{AppArmorError, app_armor_fault, app_armor_is_active};
 pub use oci::{OciRuntime, OciRuntimes};
 pub use orphans::is_running;
 pub use runtime::{EmbeddedConfig, EmbeddedRuntime};

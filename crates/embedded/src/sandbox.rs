@@ -14,7 +14,7 @@ use super::cgroup::{self, Hierarchies};
 use super::fault::{Context, Fault};
 use super::protocol::{ProcessRecord, SandboxState};
 use super::shim::PAUSE_NOTE;
-use super::userns::{Holder, Refusal, Seen, UserNamespace};
+use super::userns::{Holder, Refusal, Seen, Unavailable, UserNamespace};
 use super::{layout, reclaim, rootless, sys, userns, warning};
 use outrigger_runtime::private;
 use outrigger_runtime::processes::kill_and_wait;
@@ -100,10 +100,7 @@ pub(crate) fn of_host_namespaces(spec: &SandboxSpec) -> Option<Refusal> {
         ("hostIPC", spec.host_ipc),
     ];
     let (what, _) = of_host.into_iter().find(|(_, is_used)| *is_used)?;
-    Some(Refusal {
-        who: format!("pods with {what}"),
-        why: format!("the pod uses {what}, and that namespace belongs to the host's users"),
-    })
+    Some(Refusal { who: format!("pods with {what}"), why: Unavailable::HostNamespace(what) })
 }
 
 /// Creates the pod's user namespace, if it gets one.

@@ -19,7 +19,7 @@ mod store;
 mod tree;
 mod unpack;
 
-pub use self::limits::ImageLimits;
+pub use self::limits::{ImageLimits, LimitsError};
 pub use self::tree::{is_opaque, is_whiteout};
 pub use outrigger_runtime::reference::{invalid_reference, is_on_disk, missing_on_disk, unreadable_on_disk};
 
@@ -101,8 +101,8 @@ impl ImageStore {
     /// called only for pulls from a registry.
     pub async fn ensure(&self, request: PullRequest, progress: ProgressSink) -> Result<Image, ImageError> {
         let reference = request.reference.clone();
-        let source =
-            Source::parse(&reference).map_err(|detail| ImageError::invalid_name(&reference, detail))?;
+        let source = Source::parse(&reference)
+            .map_err(|error| ImageError::invalid_name(&reference, error.to_string()))?;
         let flight = self.join(request, source, progress);
         let mut outcome = flight.outcome.clone();
         match outcome.wait_for(Option::is_some).await {

@@ -44,15 +44,27 @@ impl Default for ImageLimits {
     }
 }
 
-impl FromStr for ImageLimits {
-    type Err = String;
+/// Why a text of `--image-limits` is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitsError {
+    /// A part without an equals sign.
+    #[error("{0:?} is not NAME=VALUE, for example unpacked=20Gi")]
+    Form(String),
+    /// There is no such limit.
+    #[error("there is no limit {0:?}; there are unpacked, files, ratio, depth and free")]
+    Name(String),
+    /// The value of a limit.
+    #[error("{0:?} is not a number like 500000, 512Mi or 20Gi")]
+    Amount(String),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for ImageLimits {
+    type Err = LimitsError;
+
+    fn from_str(text: &str) -> Result<Self, LimitsError> {
         let mut limits = ImageLimits::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (name, value) = part
-                .split_once('=')
-                .ok_or_else(|| format!("{part:?} is not NAME=VALUE, for example unpacked=20Gi"))?;
+            let (name, value) = part.split_once('=').ok_or_else(|| LimitsError::Form(part.to_owned()))?;
             let value = amount(value)?;
             match name {
                 "unpacked" => limits.unpacked = value,
@@ -61,11 +73,7 @@ impl FromStr for ImageLimits {
                 // Deeper paths would be too long.
                 "depth" => limits.depth = usize::try_from(value).unwrap_or(usize::MAX).clamp(1, 2047),
                 "free" => limits.free = Some(value),
-                _ => {
-                    return Err(format!(
-                        "there is no limit {name:?}; there are unpacked, files, ratio, depth and free"
-                    ));
-                }
+                _ => return Err(LimitsError::Name(name.to_owned())),
             }
         }
         Ok(limits)
@@ -73,11 +81,11 @@ impl FromStr for ImageLimits {
 }
 
 /// Parses a whole number, written as a Kubernetes quantity.
-fn amount(text: &str) -> Result<u64, String> {
+fn amount(text: &str) -> Result<u64, LimitsError> {
     let amount = parse_quantity(text).ok().map(|amount| amount.value());
     // Quantities are limited to i64::MAX, so the written number was at least that.
     let amount = amount.filter(|amount| *amount < i64::MAX).and_then(|amount| u64::try_from(amount).ok());
-    amount.ok_or_else(|| format!("{text:?} is not a number like 500000, 512Mi or 20Gi"))
+    amount.ok_or_else(|| LimitsError::Amount(text.to_owned()))
 }
 
 /// A number of bytes in the format of `--image-limits`.
@@ -250,7 +258,7 @@ mod tests {
             ("files=-1", "is not a number"),
             ("unpacked=99999999999Ti", "is not a number"),
         ] {
-            let error = text.parse::<ImageLimits>().unwrap_err();
+            let error = text.parse::<ImageLimits>().unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
         assert_eq!(Bytes(20 * GIB).to_string(), "20Gi");

@@ -112,18 +112,26 @@ fn redirects() -> Policy {
     })
 }
 
-fn check_redirect(before: &[Url], next: &Url) -> Result<(), String> {
+/// Why a redirect is not followed.
+#[derive(Debug, thiserror::Error)]
+enum RedirectError {
+    #[error("it redirects more than {REDIRECTS_MAX} times")]
+    TooMany,
+    #[error("it redirects from https to {0}, which is not encrypted; that is never followed")]
+    Unencrypted(String),
+    #[error("it redirects to {0:?}, which is neither https nor http")]
+    Scheme(String),
+}
+
+fn check_redirect(before: &[Url], next: &Url) -> Result<(), RedirectError> {
     if before.len() > REDIRECTS_MAX {
-        return Err(format!("it redirects more than {REDIRECTS_MAX} times"));
+        return Err(RedirectError::TooMany);
     }
     match next.scheme() {
         "https" => Ok(()),
         "http" if before.iter().all(|url| url.scheme() == "http") => Ok(()),
-        "http" => Err(format!(
-            "it redirects from https to {}, which is not encrypted; that is never followed",
-            next.origin().ascii_serialization()
-        )),
-        other => Err(format!("it redirects to {other:?}, which is neither https nor http")),
+        "http" => Err(RedirectError::Unencrypted(next.origin().ascii_serialization())),
+        other => Err(RedirectError::Scheme(other.to_owned())),
     }
 }
 

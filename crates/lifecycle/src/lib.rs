@@ -49,9 +49,9 @@ pub use engine::{
 pub use explain::{explain, explain_stop};
 pub use forgotten::{forgotten_sidecars, only_forgotten_run};
 pub use job::{
-    ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, JobDecision, JobEnd, JobObservation,
-    JobOutcome, JobPlan, JobPod, PodOrder, SuccessRule, check_schedule, decide_job, job_status,
-    validate_job_fields,
+    ContainerExit, ExitCodes, FailureAction, FailureRule, Indexes, IndexesError, JobDecision, JobEnd,
+    JobObservation, JobOutcome, JobPlan, JobPod, PodOrder, ScheduleError, SuccessRule, check_schedule,
+    decide_job, job_status, validate_job_fields,
 };
 pub use observation::{
     Backoff, Container, Exit, ExitReason, Hook, HookKind, Image, Kill, KillReason, Observation, Probe, Rerun,

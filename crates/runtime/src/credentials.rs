@@ -81,18 +81,17 @@ struct AuthEntry {
 
 impl DockerConfig {
     /// Reads `config.json`, `auth.json` or the older `.dockercfg`, which has the entries at the top.
-    fn parse(text: &str) -> Result<Self, String> {
-        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        let value: serde_json::Value = serde_json::from_str(text)?;
         let modern = ["auths", "credHelpers", "credsStore"].iter().any(|key| value.get(key).is_some());
         let looks_old = value
             .as_object()
             .is_some_and(|map| map.values().any(|v| v.get("auth").or(v.get("username")).is_some()));
-        let config = if !modern && looks_old {
+        if !modern && looks_old {
             serde_json::from_value(value).map(|auths| DockerConfig { auths, ..Default::default() })
         } else {
             serde_json::from_value(value)
-        };
-        config.map_err(|error| error.to_string())
+        }
     }
 }
 
@@ -248,11 +247,26 @@ struct HelperAnswer {
     secret: String,
 }
 
+/// Why a credential helper gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum HelperError {
+    #[error("its name has a slash")]
+    Name,
+    #[error(transparent)]
+    Run(#[from] std::io::Error),
+    #[error("no answer in {} seconds", HELPER_TIMEOUT.as_secs())]
+    Late,
+    #[error("{status}: {text}")]
+    Failed { status: std::process::ExitStatus, text: String },
+    #[error("its answer is not readable")]
+    Answer(#[source] serde_json::Error),
+}
+
 /// Runs `docker-credential-NAME get`. A helper without credentials for the registry fails; that is not an
 /// error.
-async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, String> {
+async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, HelperError> {
     if helper.contains('/') {
-        return Err("its name has a slash".to_owned());
+        return Err(HelperError::Name);
     }
     let server = if is_hub(registry) { DOCKER_HUB_KEY } else { registry };
     let ask = async {
@@ -270,18 +284,17 @@ async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, 
         child.wait_with_output().await
     };
     let output = match tokio::time::timeout(HELPER_TIMEOUT, ask).await {
-        Ok(output) => output.map_err(|error: std::io::Error| error.to_string())?,
-        Err(_) => return Err(format!("no answer in {} seconds", HELPER_TIMEOUT.as_secs())),
+        Ok(output) => output?,
+        Err(_) => return Err(HelperError::Late),
     };
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stdout);
         if text.contains("credentials not found") {
             return Ok(None);
         }
-        return Err(format!("{}: {}", output.status, text.trim()));
+        return Err(HelperError::Failed { status: output.status, text: text.trim().to_owned() });
     }
-    let answer: HelperAnswer =
-        serde_json::from_slice(&output.stdout).map_err(|_| "its answer is not readable".to_owned())?;
+    let answer: HelperAnswer = serde_json::from_slice(&output.stdout).map_err(HelperError::Answer)?;
     Ok(Some(match answer.username.as_str() {
         "<token>" => Credential::IdentityToken(answer.secret),
         _ => Credential::Basic { username: answer.username, password: answer.secret },

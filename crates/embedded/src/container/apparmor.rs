@@ -35,13 +35,31 @@ impl Machine {
     }
 }
 
+/// Why a profile cannot be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AppArmorError {
+    /// Nothing would enforce it.
+    #[error("AppArmor profile {0:?} cannot be applied: AppArmor is not active on this machine")]
+    NotActive(String),
+    /// The kernel does not know it.
+    #[error("AppArmor profile {0:?} is not loaded on this machine; load it with apparmor_parser")]
+    NotLoaded(String),
+    /// The default is asked for, and there is none.
+    #[error(
+        "no default AppArmor profile is loaded on this machine; load one with the name {:?}, or use type \
+         Localhost or Unconfined",
+        DEFAULTS[0]
+    )]
+    NoDefault,
+}
+
 /// Whether AppArmor is active on this machine.
 pub fn app_armor_is_active() -> bool {
     Machine::here().is_active
 }
 
 /// Why a profile cannot be applied on this machine, if it cannot.
-pub fn app_armor_fault(wanted: &AppArmor) -> Option<String> {
+pub fn app_armor_fault(wanted: &AppArmor) -> Option<AppArmorError> {
     choose(Some(wanted), &Machine::here()).err()
 }
 
@@ -57,28 +75,20 @@ pub(crate) fn profile(identity: &Identity) -> Result<Option<String>, Fault> {
     if identity.privileged {
         return Ok(None);
     }
-    choose(identity.apparmor.as_ref(), &Machine::here()).map_err(Fault::config)
+    choose(identity.apparmor.as_ref(), &Machine::here()).map_err(|error| Fault::config(error.to_string()))
 }
 
-fn choose(wanted: Option<&AppArmor>, machine: &Machine) -> Result<Option<String>, String> {
+fn choose(wanted: Option<&AppArmor>, machine: &Machine) -> Result<Option<String>, AppArmorError> {
     let default = || DEFAULTS.iter().find(|name| machine.has(name)).map(|name| (*name).to_owned());
     match wanted {
-        Some(AppArmor::Localhost(name)) if !machine.is_active => {
-            Err(format!("AppArmor profile {name:?} cannot be applied: AppArmor is not active on this machine"))
-        }
+        Some(AppArmor::Localhost(name)) if !machine.is_active => Err(AppArmorError::NotActive(name.clone())),
         Some(AppArmor::Localhost(name)) if machine.loaded.is_some() && !machine.has(name) => {
-            Err(format!("AppArmor profile {name:?} is not loaded on this machine; load it with apparmor_parser"))
+            Err(AppArmorError::NotLoaded(name.clone()))
         }
         Some(AppArmor::Localhost(name)) => Ok(Some(name.clone())),
         Some(AppArmor::Unconfined) => Ok(None),
         // Where AppArmor is not active there is no confinement, on any runtime.
-        Some(AppArmor::Default) if machine.is_active => default().map(Some).ok_or_else(|| {
-            format!(
-                "no default AppArmor profile is loaded on this machine; load one with the name {:?}, or use type \
-                 Localhost or Unconfined",
-                DEFAULTS[0]
-            )
-        }),
+        Some(AppArmor::Default) if machine.is_active => default().map(Some).ok_or(AppArmorError::NoDefault),
         Some(AppArmor::Default) => Ok(None),
         None => Ok(default()),
     }
@@ -127,7 +137,7 @@ mod tests {
             let got = choose(wanted.as_ref(), machine);
             match (&got, expected) {
                 (Ok(name), Ok(expected)) => assert_eq!(name.as_deref(), expected, "{wanted:?} {machine:?}"),
-                (Err(text), Err(part)) => assert!(text.contains(part), "{text}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (got, expected) => panic!("{wanted:?} {machine:?}: {got:?}, not {expected:?}"),
             }
         }

@@ -48,11 +48,18 @@ pub(super) enum Filter {
     Iptables,
 }
 
+/// Why pods cannot reach anything outside this host: neither way of forwarding works.
+#[derive(Debug, thiserror::Error)]
+#[error("nf_tables: {nftables}; iptables: {iptables}")]
+pub(super) struct NoWayOut {
+    nftables: io::Error,
+    iptables: io::Error,
+}
+
 /// Allows outgoing connections from the pods of `subnet`. Returns what is missing if that is not possible.
-pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), String> {
+pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), NoWayOut> {
     let Err(nftables) = let_out_with(Filter::Nftables, links, subnet) else { return Ok(()) };
-    let_out_with(Filter::Iptables, links, subnet)
-        .map_err(|iptables| format!("nf_tables: {nftables}; iptables: {iptables}"))
+    let_out_with(Filter::Iptables, links, subnet).map_err(|iptables| NoWayOut { nftables, iptables })
 }
 
 pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) -> io::Result<()> {

@@ -102,20 +102,26 @@ fn make_namespace() -> io::Result<File> {
     made.join().unwrap_or_else(|_| Err(io::Error::other("making a network namespace panicked")))
 }
 
+/// Why no program connects the pods to the outside.
+#[derive(Debug, thiserror::Error)]
+enum NoUplink {
+    #[error("neither pasta nor slirp4netns is installed (packages passt, slirp4netns)")]
+    NotInstalled,
+    #[error("{}", .0.iter().map(|(name, error)| format!("{name} failed ({error})")).collect::<Vec<_>>().join(", "))]
+    Failed(Vec<(&'static str, io::Error)>),
+}
+
 /// Starts the first program that works. Returns its name and the socket that ends it when it is closed.
-fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static str, UnixStream), String> {
-    let mut refusals = Vec::new();
+fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static str, UnixStream), NoUplink> {
+    let mut failed = Vec::new();
     for (name, arguments) in [("pasta", pasta()), ("slirp4netns", slirp4netns())] {
         let Some(program) = find_program(name) else { continue };
         match start(guard(), &program, &arguments, namespace) {
             Ok(words) => return Ok((name, words)),
-            Err(error) => refusals.push(format!("{name} failed ({error})")),
+            Err(error) => failed.push((name, error)),
         }
     }
-    Err(match refusals.is_empty() {
-        true => "neither pasta nor slirp4netns is installed (packages passt, slirp4netns)".to_owned(),
-        false => refusals.join(", "),
-    })
+    Err(if failed.is_empty() { NoUplink::NotInstalled } else { NoUplink::Failed(failed) })
 }
 
 fn pasta() -> Vec<String> {

@@ -113,16 +113,28 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-fn version(path: &Path) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("cannot run it: {}", crate::sys::errno_text(&error));
+/// Why a program does not count as an OCI runtime.
+#[derive(Debug, thiserror::Error)]
+enum VersionError {
+    #[error("cannot run it: {}", crate::sys::errno_text(.0))]
+    Run(#[source] std::io::Error),
+    #[error("`--version` failed")]
+    Failed,
+    #[error("`--version` took longer than {} seconds", VERSION_PATIENCE.as_secs())]
+    Late,
+    #[error("`--version` does not say a version")]
+    NoVersion,
+}
+
+fn version(path: &Path) -> Result<String, VersionError> {
     let mut command = Command::new(path);
     command.arg("--version").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(cannot)?;
+    let mut child = command.spawn().map_err(VersionError::Run)?;
     let output = child.stdout.take();
-    match command::wait(&mut child, VERSION_PATIENCE).map_err(cannot)? {
+    match command::wait(&mut child, VERSION_PATIENCE).map_err(VersionError::Run)? {
         Some(status) if status.success() => {}
-        Some(_) => return Err("`--version` failed".to_owned()),
-        None => return Err(format!("`--version` took longer than {} seconds", VERSION_PATIENCE.as_secs())),
+        Some(_) => return Err(VersionError::Failed),
+        None => return Err(VersionError::Late),
     }
     let mut text = String::new();
     // Output that does not fit into the pipe is not needed.
@@ -131,7 +143,7 @@ fn version(path: &Path) -> Result<String, String> {
     }
     match text.lines().next().map(str::trim).filter(|line| line.contains("version")) {
         Some(line) => Ok(line.to_owned()),
-        None => Err("`--version` does not say a version".to_owned()),
+        None => Err(VersionError::NoVersion),
     }
 }
 

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::mount::MountPropagationFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{Ranges, has_powers, map_arguments, ranges};
+use super::{NoRanges, Ranges, has_powers, map_arguments, ranges};
 use crate::sys::{self, errno_text};
 use outrigger_runtime::RuntimeError;
 
@@ -53,7 +53,8 @@ pub fn why_not_rootless() -> Option<String> {
     match cloned {
         sys::Cloned::Child => {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            let tried = move_in(uid, gid, Err(String::new())).and_then(|_| {
+            // One id is enough to find out.
+            let tried = move_in(uid, gid, Err(NoRanges::NoPrograms)).and_then(|_| {
                 let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
                 Ok(rustix::mount::mount_change("/", slave)?)
             });
@@ -104,15 +105,23 @@ fn reason(error: &io::Error) -> String {
     )
 }
 
+/// Why a process has only one id in its user namespace.
+#[derive(Debug, thiserror::Error)]
+enum OneId {
+    #[error(transparent)]
+    NoRanges(NoRanges),
+    /// What newuidmap or newgidmap says.
+    #[error("the ranges in /etc/subuid and /etc/subgid cannot be mapped ({0})")]
+    Refused(String),
+}
+
 /// Moves this process into a new user and mount namespace. Returns why it has only one id, if it does.
-fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, String>) -> io::Result<Option<String>> {
+fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, NoRanges>) -> io::Result<Option<OneId>> {
     let missing = match ranges {
-        Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(|complaint| {
-            format!("the ranges in /etc/subuid and /etc/subgid cannot be mapped ({complaint})")
-        }),
+        Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(OneId::Refused),
         Err(missing) => {
             sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
-            Some(missing)
+            Some(OneId::NoRanges(missing))
         }
     };
     if missing.is_some() {
@@ -152,8 +161,8 @@ fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>>
             if fs::File::from(go).read_exact(&mut byte).is_ok() {
                 let mapped = newidmap(&ranges.programs.0, target, &map_arguments(uid, &ranges.uids))
                     .and_then(|()| newidmap(&ranges.programs.1, target, &map_arguments(gid, &ranges.gids)));
-                if let Err(complaint) = mapped {
-                    let _ = fs::File::from(report).write_all(complaint.as_bytes());
+                if let Err(error) = mapped {
+                    let _ = fs::File::from(report).write_all(error.to_string().as_bytes());
                 }
             }
             sys::exit_now(0)
@@ -174,19 +183,38 @@ fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>>
     Ok((!complaint.is_empty()).then_some(complaint))
 }
 
-fn newidmap(program: &Path, target: u32, arguments: &[String]) -> Result<(), String> {
+/// Why newuidmap or newgidmap did not map the ranges.
+#[derive(Debug, thiserror::Error)]
+enum MapError {
+    #[error("{}: {error}", program.display())]
+    Run {
+        program: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    /// Its own message, which begins with its name.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{}: {text}", program.display())]
+    Failed { program: PathBuf, text: String },
+}
+
+fn newidmap(program: &Path, target: u32, arguments: &[String]) -> Result<(), MapError> {
     let output = Command::new(program)
         .arg(target.to_string())
         .args(arguments)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("{}: {error}", program.display()))?;
+        .map_err(|error| MapError::Run { program: program.to_owned(), error })?;
     if output.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim();
-    Err(if line.starts_with("new") { line.to_owned() } else { format!("{}: {line}", program.display()) })
+    Err(match line.starts_with("new") {
+        true => MapError::Refused(line.to_owned()),
+        false => MapError::Failed { program: program.to_owned(), text: line.to_owned() },
+    })
 }
 
 /// Replaces this process with the same program. Returns only if that failed.

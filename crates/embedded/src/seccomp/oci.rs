@@ -68,16 +68,29 @@ struct Scope {
     min_kernel: Option<String>,
 }
 
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ProfileError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("action {0:?} is not supported")]
+    Action(String),
+    #[error("a system call has no argument {0}")]
+    Argument(u8),
+    #[error("comparison {0:?} is not supported")]
+    Comparison(String),
+}
+
 /// Reads a profile for a container with these capabilities.
 pub(super) fn read(path: &Path, caps: CapSet) -> Result<Policy, Fault> {
     let text = std::fs::read_to_string(path)
         .configuring(|| format!("cannot read seccomp profile {}", path.display()))?;
     parse(&text, caps, kernel())
-        .map_err(|detail| Fault::config(format!("seccomp profile {}: {detail}", path.display())))
+        .map_err(|error| Fault::config(format!("seccomp profile {}: {error}", path.display())))
 }
 
-fn parse(text: &str, caps: CapSet, kernel: (u32, u32)) -> Result<Policy, String> {
-    let profile: Profile = serde_json::from_str(text).map_err(|error| error.to_string())?;
+fn parse(text: &str, caps: CapSet, kernel: (u32, u32)) -> Result<Policy, ProfileError> {
+    let profile: Profile = serde_json::from_str(text)?;
     let mut rules = Vec::new();
     for entry in &profile.syscalls {
         let included = entry.includes.as_ref().is_none_or(|scope| scope.holds(caps, kernel, true));
@@ -87,7 +100,7 @@ fn parse(text: &str, caps: CapSet, kernel: (u32, u32)) -> Result<Policy, String>
         }
         let action = action(&entry.action, entry.errno_ret)?;
         let conditions: Vec<Condition> =
-            entry.args.iter().flatten().map(condition).collect::<Result<_, String>>()?;
+            entry.args.iter().flatten().map(condition).collect::<Result<_, ProfileError>>()?;
         // Several tests of one argument cannot be meant to hold together: each becomes a separate rule.
         let repeats = (0..6).any(|index| conditions.iter().filter(|test| test.argument == index).count() > 1);
         for name in entry.names.iter().chain(&entry.name) {
@@ -145,7 +158,7 @@ pub(super) fn arch_name(arch: Arch) -> &'static str {
     }
 }
 
-fn action(name: &str, errno: Option<u16>) -> Result<Action, String> {
+fn action(name: &str, errno: Option<u16>) -> Result<Action, ProfileError> {
     let errno = errno.unwrap_or(libc::EPERM as u16);
     Ok(match name {
         "SCMP_ACT_ALLOW" => Action::Allow,
@@ -155,13 +168,13 @@ fn action(name: &str, errno: Option<u16>) -> Result<Action, String> {
         "SCMP_ACT_TRAP" => Action::Trap,
         "SCMP_ACT_TRACE" => Action::Trace(errno),
         "SCMP_ACT_LOG" => Action::Log,
-        _ => return Err(format!("action {name:?} is not supported")),
+        _ => return Err(ProfileError::Action(name.to_owned())),
     })
 }
 
-fn condition(arg: &Arg) -> Result<Condition, String> {
+fn condition(arg: &Arg) -> Result<Condition, ProfileError> {
     if arg.index > 5 {
-        return Err(format!("a system call has no argument {}", arg.index));
+        return Err(ProfileError::Argument(arg.index));
     }
     let (compare, value) = match arg.op.as_str() {
         "SCMP_CMP_NE" => (Compare::NotEqual, arg.value),
@@ -171,7 +184,7 @@ fn condition(arg: &Arg) -> Result<Condition, String> {
         "SCMP_CMP_GE" => (Compare::GreaterOrEqual, arg.value),
         "SCMP_CMP_GT" => (Compare::Greater, arg.value),
         "SCMP_CMP_MASKED_EQ" => (Compare::Masked(arg.value), arg.value_two),
-        op => return Err(format!("comparison {op:?} is not supported")),
+        op => return Err(ProfileError::Comparison(op.to_owned())),
     };
     Ok(Condition { argument: arg.index, compare, value })
 }
@@ -229,7 +242,7 @@ mod tests {
                 "SCMP_CMP_ABOUT",
             ),
         ] {
-            let error = parse(profile, CapSet(0), (6, 1)).unwrap_err();
+            let error = parse(profile, CapSet(0), (6, 1)).unwrap_err().to_string();
             assert!(error.contains(complaint), "{error}");
         }
     }

@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,6 @@ pub(crate) const IDS: u32 = 65_536;
 
 /// The owner of files whose owner does not exist in a user namespace.
 pub(crate) const NOBODY: u32 = 65_534;
-
-const TOO_OLD: &str = "it takes Linux 5.19 or newer";
 
 /// A pod's user namespace, pinned.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -113,18 +111,41 @@ impl Drop for Holder {
     }
 }
 
-/// Why pods cannot have a user namespace.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a user namespace is not possible.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Unavailable {
+    #[error("it takes Linux 5.19 or newer")]
+    TooOld,
+    #[error("no user ids can be set aside: {}", errno_text(.0))]
+    NoIds(#[source] Arc<io::Error>),
+    #[error("the kernel refuses it: {}", errno_text(.0))]
+    Refused(#[source] Arc<io::Error>),
+    #[error("it cannot be opened: {}", errno_text(.0))]
+    Unreadable(#[source] Arc<io::Error>),
+    #[error("the file system of {} cannot be mounted with other ids ({})", path.display(), errno_text(error))]
+    Unmappable {
+        path: PathBuf,
+        #[source]
+        error: Arc<io::Error>,
+    },
+    #[error("{0} is not asked for one; remove --oci-runtime or runtimeClassName")]
+    OciRuntime(String),
+    #[error("the pod uses {0}, and that namespace belongs to the host's users")]
+    HostNamespace(&'static str),
+}
+
+/// Which pods cannot have a user namespace, and why.
+#[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     /// Which pods, in the plural.
     pub(crate) who: String,
-    pub(crate) why: String,
+    pub(crate) why: Unavailable,
 }
 
 impl Refusal {
     /// It is the same for every pod on this machine.
-    fn of_all(why: impl Into<String>) -> Self {
-        Refusal { who: "pods".to_owned(), why: why.into() }
+    fn of_all(why: Unavailable) -> Self {
+        Refusal { who: "pods".to_owned(), why }
     }
 
     /// What a pod gets instead of a user namespace: the host's, with one warning, or an error.
@@ -159,11 +180,8 @@ pub(crate) fn with_oci_runtime(
         return Ok(outrigger_runtime::UserNamespace::Host);
     }
     let name = runtime.name();
-    Refusal {
-        who: format!("pods of OCI runtime {name}"),
-        why: format!("{name} is not asked for one; remove --oci-runtime or runtimeClassName"),
-    }
-    .settle(wanted)
+    Refusal { who: format!("pods of OCI runtime {name}"), why: Unavailable::OciRuntime(name.to_owned()) }
+        .settle(wanted)
 }
 
 /// The parts of the host that a pod will see.
@@ -178,16 +196,18 @@ pub(crate) struct Seen<'a> {
 /// here.
 pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holder, UserNamespace), Refusal> {
     if !kernel_maps_layers() {
-        return Err(Refusal::of_all(TOO_OLD));
+        return Err(Refusal::of_all(Unavailable::TooOld));
     }
-    let first_id = ids::claim(pod_dir)
-        .map_err(|error| Refusal::of_all(format!("no user ids can be set aside: {}", errno_text(&error))))?;
+    let first_id =
+        ids::claim(pod_dir).map_err(|error| Refusal::of_all(Unavailable::NoIds(Arc::new(error))))?;
     let path = pod_dir.join("ns/user");
     let made = make_mapped(&path, kinds, first_id)
-        .map_err(|error| Refusal::of_all(refused(&error)))
+        .map_err(|error| Refusal::of_all(Unavailable::Refused(Arc::new(error))))
         .and_then(|holder| {
             let namespace = UserNamespace { path: path.clone(), first_id };
-            let open = namespace.open().map_err(|error| Refusal::of_all(errno_text(&error)))?;
+            let open = namespace
+                .open()
+                .map_err(|error| Refusal::of_all(Unavailable::Unreadable(Arc::new(error))))?;
             let mut tried = Tried::default();
             tried.can_map(pod_dir, open.as_fd()).map_err(Refusal::of_all)?;
             let using = |path: &Path, why| Refusal { who: format!("pods that use {}", path.display()), why };
@@ -223,18 +243,15 @@ fn make_mapped(path: &Path, kinds: i32, first_id: u32) -> io::Result<Holder> {
 }
 
 /// Whether a pod with its directory in `place` could have a user namespace, and why not.
-pub(crate) fn try_here(place: &Path) -> Result<(), String> {
+pub(crate) fn try_here(place: &Path) -> Result<(), Unavailable> {
     if !kernel_maps_layers() {
-        return Err(TOO_OLD.to_owned());
+        return Err(Unavailable::TooOld);
     }
     // Any ids will do: no file will belong to them.
-    let holder = Holder::new(0, IDS).map_err(|error| refused(&error))?;
-    let namespace = fs::File::open(format!("/proc/{}/ns/user", holder.pid)).map_err(|e| errno_text(&e))?;
+    let holder = Holder::new(0, IDS).map_err(|error| Unavailable::Refused(Arc::new(error)))?;
+    let namespace = fs::File::open(format!("/proc/{}/ns/user", holder.pid))
+        .map_err(|error| Unavailable::Unreadable(Arc::new(error)))?;
     Tried::default().try_map(place, namespace.as_fd(), false)
-}
-
-fn refused(error: &io::Error) -> String {
-    format!("the kernel refuses it: {}", errno_text(error))
 }
 
 /// Whether overlayfs supports id-mapped mounts as its layers.
@@ -265,8 +282,8 @@ impl Drop for Tried {
 
 impl Tried {
     /// Whether the file system of a path supports id-mapped mounts. Checked once for each.
-    fn can_map(&mut self, path: &Path, namespace: BorrowedFd<'_>) -> Result<(), String> {
-        static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), String>>> = Mutex::new(BTreeMap::new());
+    fn can_map(&mut self, path: &Path, namespace: BorrowedFd<'_>) -> Result<(), Unavailable> {
+        static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), Unavailable>>> = Mutex::new(BTreeMap::new());
         let path = existing(path);
         let identify = || -> io::Result<(i64, u64)> {
             #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
@@ -276,20 +293,25 @@ impl Tried {
             let is_tmpfs = kind == libc::TMPFS_MAGIC as i64;
             Ok((kind, if is_tmpfs { 0 } else { rustix::fs::stat(path)?.st_dev }))
         };
-        let key = identify().map_err(|error| unmapped(path, &error))?;
+        let key = identify().map_err(|error| unmappable(path, error))?;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(key).or_insert_with(|| self.try_map(path, namespace, false)).clone()
     }
 
     /// Whether an existing or future path supports id-mapped mounts, with the mounts below it if `recursive`.
-    fn try_map(&mut self, path: &Path, namespace: BorrowedFd<'_>, recursive: bool) -> Result<(), String> {
+    fn try_map(
+        &mut self,
+        path: &Path,
+        namespace: BorrowedFd<'_>,
+        recursive: bool,
+    ) -> Result<(), Unavailable> {
         let there = existing(path);
         // What is created later has no mounts below it.
         let recursive = recursive && there == path;
-        let mount = clone_mount(there, recursive).map_err(|error| unmapped(there, &error))?;
+        let mount = clone_mount(there, recursive).map_err(|error| unmappable(there, error))?;
         let mapped = map_ids(mount.as_fd(), namespace, recursive);
         self.0.push(mount);
-        mapped.map_err(|error| unmapped(there, &error))
+        mapped.map_err(|error| unmappable(there, error))
     }
 }
 
@@ -298,8 +320,8 @@ fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
-fn unmapped(path: &Path, error: &io::Error) -> String {
-    format!("the file system of {} cannot be mounted with other ids ({})", path.display(), errno_text(error))
+fn unmappable(path: &Path, error: io::Error) -> Unavailable {
+    Unavailable::Unmappable { path: path.to_owned(), error: Arc::new(error) }
 }
 
 #[cfg(test)]

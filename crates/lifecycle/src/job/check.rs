@@ -208,9 +208,9 @@ impl Check<'_> {
             let mut most = completions;
             match rule.succeeded_indexes.as_deref().map(|text| Indexes::parse(text, completions)) {
                 Some(Ok(indexes)) => most = indexes.len(),
-                Some(Err(problem)) => {
+                Some(Err(error)) => {
                     let hint = "write numbers and ranges in ascending order, such as `1,3-5,7`";
-                    self.refuse(at.field("succeededIndexes"), problem, hint);
+                    self.refuse(at.field("succeededIndexes"), error.to_string(), hint);
                     continue;
                 }
                 None if rule.succeeded_count.is_none() => {

@@ -4,6 +4,28 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Why a text is not a set of indexes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IndexesError {
+    /// A part is not a number.
+    #[error("{0:?} is not an index")]
+    NotAnIndex(String),
+    /// There is no such index.
+    #[error("index {index} is not below `completions` ({limit})")]
+    TooLarge {
+        /// The index.
+        index: u32,
+        /// `completions` of the Job.
+        limit: u32,
+    },
+    /// The end of a range comes before its start.
+    #[error("{0:?} runs backwards")]
+    Backwards(String),
+    /// A part repeats an index, or comes after a greater one.
+    #[error("{0:?} is not in ascending order")]
+    Order(String),
+}
+
 /// A set of indexes, kept as sorted intervals that do not touch.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Indexes(Vec<(u32, u32)>);
@@ -18,11 +40,11 @@ impl Indexes {
     ///
     /// # Errors
     /// What is wrong with the text.
-    pub fn parse(text: &str, limit: u32) -> Result<Self, String> {
+    pub fn parse(text: &str, limit: u32) -> Result<Self, IndexesError> {
         let number = |word: &str| match word.parse::<u32>() {
             Ok(index) if index < limit => Ok(index),
-            Ok(index) => Err(format!("index {index} is not below `completions` ({limit})")),
-            Err(_) => Err(format!("{word:?} is not an index")),
+            Ok(index) => Err(IndexesError::TooLarge { index, limit }),
+            Err(_) => Err(IndexesError::NotAnIndex(word.to_owned())),
         };
         let mut out = Indexes::default();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -31,11 +53,11 @@ impl Indexes {
                 None => (number(part)?, number(part)?),
             };
             if from > to {
-                return Err(format!("{part:?} runs backwards"));
+                return Err(IndexesError::Backwards(part.to_owned()));
             }
             match out.0.last_mut() {
                 Some((_, last)) if *last >= from => {
-                    return Err(format!("{part:?} is not in ascending order"));
+                    return Err(IndexesError::Order(part.to_owned()));
                 }
                 Some((_, last)) if *last + 1 == from => *last = to,
                 _ => out.0.push((from, to)),

@@ -16,8 +16,8 @@ mod tally;
 
 pub use check::validate_job_fields;
 pub use decide::{JobDecision, PodOrder, decide_job};
-pub use indexes::Indexes;
+pub use indexes::{Indexes, IndexesError};
 pub use observation::{ContainerExit, JobEnd, JobObservation, JobOutcome, JobPod};
 pub use plan::{ExitCodes, FailureAction, FailureRule, JobPlan, SuccessRule};
-pub use schedule::check_schedule;
+pub use schedule::{ScheduleError, check_schedule};
 pub use status::job_status;

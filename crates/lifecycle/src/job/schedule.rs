@@ -17,29 +17,55 @@ const FIELDS: [(&str, u32, u32, &[&str]); 5] = [
     ("day of the week", 0, 6, &DAYS),
 ];
 
+/// Why a schedule is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// The time zone has a field of its own.
+    #[error("it has a time zone; write that to `timeZone`")]
+    TimeZone,
+    /// A word that begins with `@`, but is not a schedule.
+    #[error("{0:?} is none of {list} and @every", list = NICKNAMES.join(", "))]
+    Nickname(String),
+    /// The number of its fields.
+    #[error("it has {0} of 5 fields")]
+    FieldCount(usize),
+    /// A part of a field is not a value that the field can have.
+    #[error("{part:?} is no {field} ({least} to {most})")]
+    Field {
+        /// The part.
+        part: String,
+        /// The name of the field.
+        field: &'static str,
+        /// The least value of the field.
+        least: u32,
+        /// The greatest value of the field.
+        most: u32,
+    },
+}
+
 /// Checks a schedule.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check_schedule(text: &str) -> Result<(), String> {
+pub fn check_schedule(text: &str) -> Result<(), ScheduleError> {
     if text.contains("TZ") {
-        return Err("it has a time zone; write that to `timeZone`".to_owned());
+        return Err(ScheduleError::TimeZone);
     }
     if text.starts_with('@') {
         let every = text.strip_prefix("@every ").is_some_and(is_duration);
         return match every || NICKNAMES.contains(&text) {
             true => Ok(()),
-            false => Err(format!("{text:?} is none of {} and @every", NICKNAMES.join(", "))),
+            false => Err(ScheduleError::Nickname(text.to_owned())),
         };
     }
     let fields: Vec<&str> = text.split_whitespace().collect();
     if fields.len() != FIELDS.len() {
-        return Err(format!("it has {} of 5 fields", fields.len()));
+        return Err(ScheduleError::FieldCount(fields.len()));
     }
-    for (field, (name, least, most, words)) in fields.iter().zip(FIELDS) {
-        for part in field.split(',') {
+    for (parts, (field, least, most, words)) in fields.iter().zip(FIELDS) {
+        for part in parts.split(',') {
             if !is_range(part, least, most, words) {
-                return Err(format!("{part:?} is no {name} ({least} to {most})"));
+                return Err(ScheduleError::Field { part: part.to_owned(), field, least, most });
             }
         }
     }
@@ -112,7 +138,7 @@ mod tests {
             ("@every soon", "is none of"),
             ("CRON_TZ=UTC 0 * * * *", "timeZone"),
         ] {
-            let said = check_schedule(bad).expect_err(bad);
+            let said = check_schedule(bad).expect_err(bad).to_string();
             assert!(said.contains(says), "{bad:?}: {said}");
         }
     }

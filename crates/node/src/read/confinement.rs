@@ -98,7 +98,7 @@ fn check_pod(pod: &PlannedPod, findings: &mut Vec<Diagnostic>, is_idle: &mut Opt
         // Invalid profiles were refused before.
         let Ok(wanted) = app_armor(&profile) else { continue };
         match outrigger_embedded::app_armor_fault(&wanted) {
-            Some(fault) => refuse(&path, fault, "remove the profile, or use type `Unconfined`"),
+            Some(error) => refuse(&path, error.to_string(), "remove the profile, or use type `Unconfined`"),
             None if wanted == AppArmor::Default && !outrigger_embedded::app_armor_is_active() => {
                 is_idle.get_or_insert_with(|| {
                     let text = "AppArmor is not active on this machine: this profile has no effect";

@@ -82,10 +82,10 @@ fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
         return Some((fault.to_owned(), "use an image of a registry, or --runtime embedded".to_owned()));
     }
     if !is_on_disk(reference)
-        && let Some(fault) = invalid_reference(reference)
+        && let Some(error) = invalid_reference(reference)
     {
         let help = "write a name like `nginx:1.27` or `registry.example/shop/web:1.2`, in lower case";
-        return Some((fault, help.to_owned()));
+        return Some((error.to_string(), help.to_owned()));
     }
     if let Some(fault) = unreadable_on_disk(reference) {
         let help = "let this user read it and enter the directories above it, copy it, or run it with sudo";

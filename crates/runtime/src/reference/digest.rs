@@ -6,6 +6,17 @@ use std::io::{self, Read};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+/// Why a text is not a digest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    /// Another algorithm, or none.
+    #[error("digest {0:?} is not of the form sha256:<64 hexadecimal digits>")]
+    Form(String),
+    /// The part after the algorithm.
+    #[error("digest {0:?} does not have 64 lower-case hexadecimal digits")]
+    Digits(String),
+}
+
 /// A SHA-256 digest, the only algorithm registries use for images.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -38,17 +49,17 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 impl TryFrom<String> for Digest {
-    type Error = String;
+    type Error = DigestError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, DigestError> {
         let Some(hex) = text.strip_prefix("sha256:") else {
-            return Err(format!("digest {text:?} is not of the form sha256:<64 hexadecimal digits>"));
+            return Err(DigestError::Form(text));
         };
         // Lower case only: the digest becomes a file name and must have one spelling.
         if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             Ok(Digest(hex.to_owned()))
         } else {
-            Err(format!("digest {text:?} does not have 64 lower-case hexadecimal digits"))
+            Err(DigestError::Digits(text))
         }
     }
 }

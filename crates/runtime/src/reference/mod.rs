@@ -8,7 +8,79 @@ use std::path::PathBuf;
 
 use rustix::fs::Access;
 
-use digest::Digest;
+use digest::{Digest, DigestError};
+
+/// Why a text is not a reference.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReferenceError {
+    /// There is no text.
+    #[error("it is empty")]
+    Empty,
+    /// `rootfs:` without an absolute path.
+    #[error("rootfs: needs an absolute path")]
+    RelativeRootfs,
+    /// `oci:` and the like without a path.
+    #[error("a path must follow the colon")]
+    NoPath,
+    /// `oci:PATH:` and the like.
+    #[error("the tag after the last colon is empty")]
+    EmptyTag,
+    /// The part after `@`.
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+    /// The part after the last colon.
+    #[error("tag {0:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)")]
+    Tag(String),
+    /// Host and port.
+    #[error("registry {registry:?} {fault}")]
+    Registry {
+        /// What was written.
+        registry: String,
+        /// What is wrong with it.
+        fault: RegistryFault,
+    },
+    /// Only a registry.
+    #[error("it has no repository name")]
+    NoRepository,
+    /// Registries have no upper case.
+    #[error("repository name {0:?} must be lower case")]
+    UpperCase(String),
+    /// A part between slashes.
+    #[error("repository name {path:?} has a part {part:?} that is not a valid name")]
+    RepositoryPart {
+        /// The whole name.
+        path: String,
+        /// The part.
+        part: String,
+    },
+    /// More than registries and runtimes take.
+    #[error(
+        "its name has {length} characters with its registry, {registry}/…; at most {NAME_MAX} are allowed before the tag"
+    )]
+    TooLong {
+        /// The length of the full name.
+        length: usize,
+        /// Its registry.
+        registry: String,
+    },
+}
+
+/// What is wrong with host and port of a registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryFault {
+    /// `[` without `]`.
+    #[error("has no closing bracket")]
+    Bracket,
+    /// Something else in brackets.
+    #[error("is not an IPv6 address in brackets")]
+    Ipv6,
+    /// Characters that no host has.
+    #[error("is not a host name")]
+    Host,
+    /// Not a port.
+    #[error("has a port that is not a number below 65536")]
+    Port,
+}
 
 /// The source of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +103,7 @@ pub fn is_on_disk(reference: &str) -> bool {
 }
 
 /// Why a reference is not one; `None` if it can be parsed.
-pub fn invalid_reference(reference: &str) -> Option<String> {
+pub fn invalid_reference(reference: &str) -> Option<ReferenceError> {
     Source::parse(reference).err()
 }
 
@@ -61,7 +133,7 @@ pub fn missing_on_disk(reference: &str) -> Option<String> {
         Ok(Source::OciDir(local)) => (local.path, true),
         Ok(Source::OciArchive(local) | Source::DockerArchive(local)) => (local.path, false),
         Ok(Source::Registry(_)) => return None,
-        Err(detail) => return Some(detail),
+        Err(error) => return Some(error.to_string()),
     };
     let what = if wants_dir { "directory" } else { "file" };
     match std::fs::metadata(&path) {
@@ -86,17 +158,17 @@ pub struct Local {
 
 impl Local {
     /// The first colon ends the path, as in skopeo and podman, unless a path with that colon exists.
-    fn parse(rest: &str) -> Result<Self, String> {
+    fn parse(rest: &str) -> Result<Self, ReferenceError> {
         let whole = PathBuf::from(rest);
         let (path, tag) = match rest.split_once(':') {
             Some((path, tag)) if !whole.exists() => (PathBuf::from(path), Some(tag.to_owned())),
             _ => (whole, None),
         };
         if path.as_os_str().is_empty() {
-            return Err("a path must follow the colon".into());
+            return Err(ReferenceError::NoPath);
         }
         if tag.as_deref() == Some("") {
-            return Err("the tag after the last colon is empty".into());
+            return Err(ReferenceError::EmptyTag);
         }
         Ok(Local { path, tag })
     }
@@ -120,10 +192,10 @@ pub struct Name {
 
 impl Source {
     /// Reads a reference.
-    pub fn parse(reference: &str) -> Result<Self, String> {
+    pub fn parse(reference: &str) -> Result<Self, ReferenceError> {
         if let Some(path) = reference.strip_prefix("rootfs:") {
             if !path.starts_with('/') {
-                return Err("rootfs: needs an absolute path".to_owned());
+                return Err(ReferenceError::RelativeRootfs);
             }
             return Ok(Source::Rootfs(path.into()));
         }
@@ -142,9 +214,9 @@ impl Source {
 
 impl Name {
     /// Reads a registry name: `[HOST[:PORT]/]PATH[:TAG][@sha256:…]`.
-    pub fn parse(reference: &str) -> Result<Self, String> {
+    pub fn parse(reference: &str) -> Result<Self, ReferenceError> {
         if reference.is_empty() {
-            return Err("it is empty".into());
+            return Err(ReferenceError::Empty);
         }
         let (rest, digest) = match reference.split_once('@') {
             Some((rest, digest)) => (rest, Some(Digest::try_from(digest.to_owned())?)),
@@ -177,10 +249,7 @@ impl Name {
         // Container runtimes and registries measure the full name, also where only its end was written.
         let length = registry.len() + 1 + repository.len();
         if length > NAME_MAX {
-            return Err(format!(
-                "its name has {length} characters with its registry, {registry}/…; at most {NAME_MAX} are allowed before \
-                 the tag"
-            ));
+            return Err(ReferenceError::TooLong { length, registry });
         }
         let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
         Ok(Name { registry, repository, tag, digest })
@@ -216,14 +285,15 @@ fn is_host(part: &str) -> bool {
         || (!part.is_empty() && part.bytes().any(|b| b.is_ascii_uppercase()))
 }
 
-fn check_registry(registry: &str) -> Result<(), String> {
+fn check_registry(registry: &str) -> Result<(), ReferenceError> {
+    let refused = |fault| ReferenceError::Registry { registry: registry.to_owned(), fault };
     let (host, port) = match registry.strip_prefix('[') {
         Some(v6) => {
             let Some((address, port)) = v6.split_once(']') else {
-                return Err(format!("registry {registry:?} has no closing bracket"));
+                return Err(refused(RegistryFault::Bracket));
             };
             if address.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(format!("registry {registry:?} is not an IPv6 address in brackets"));
+                return Err(refused(RegistryFault::Ipv6));
             }
             ("v6", port.strip_prefix(':'))
         }
@@ -239,43 +309,39 @@ fn check_registry(registry: &str) -> Result<(), String> {
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     });
     if !labels_good {
-        return Err(format!("registry {registry:?} is not a host name"));
+        return Err(refused(RegistryFault::Host));
     }
     if port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err(format!("registry {registry:?} has a port that is not a number below 65536"));
+        return Err(refused(RegistryFault::Port));
     }
     Ok(())
 }
 
-fn check_path(path: &str) -> Result<(), String> {
+fn check_path(path: &str) -> Result<(), ReferenceError> {
     if path.is_empty() {
-        return Err("it has no repository name".into());
+        return Err(ReferenceError::NoRepository);
     }
     for part in path.split('/') {
         if part.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(format!("repository name {path:?} must be lower case"));
+            return Err(ReferenceError::UpperCase(path.to_owned()));
         }
         let edges = [part.bytes().next(), part.bytes().next_back()];
         let good = part.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-'))
             && edges.iter().all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
             && !["..", "___", "._", "_.", ".-", "-."].iter().any(|s| part.contains(s));
         if !good {
-            return Err(format!("repository name {path:?} has a part {part:?} that is not a valid name"));
+            return Err(ReferenceError::RepositoryPart { path: path.to_owned(), part: part.to_owned() });
         }
     }
     Ok(())
 }
 
-fn check_tag(tag: &str) -> Result<(), String> {
+fn check_tag(tag: &str) -> Result<(), ReferenceError> {
     let good = !tag.is_empty()
         && tag.len() <= 128
         && !tag.starts_with(['.', '-'])
         && tag.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
-    if good {
-        Ok(())
-    } else {
-        Err(format!("tag {tag:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)"))
-    }
+    if good { Ok(()) } else { Err(ReferenceError::Tag(tag.to_owned())) }
 }
 
 #[cfg(test)]
@@ -326,7 +392,9 @@ mod tests {
             ("oci-archive::tag", "path"),
         ] {
             match Source::parse(given) {
-                Err(text) => assert!(text.contains(says), "{given}: {text:?} lacks {says:?}"),
+                Err(error) => {
+                    assert!(error.to_string().contains(says), "{given}: \"{error}\" lacks {says:?}")
+                }
                 Ok(source) => panic!("{given} passed as {source:?}"),
             }
         }
@@ -345,8 +413,8 @@ mod tests {
         ] {
             let parsed = Name::parse(&name);
             assert_eq!(parsed.is_ok(), fits, "{} characters: {parsed:?}", name.len());
-            if let Err(text) = parsed {
-                assert!(text.contains("at most 255"), "{text}");
+            if let Err(error) = parsed {
+                assert!(error.to_string().contains("at most 255"), "{error}");
             }
         }
     }

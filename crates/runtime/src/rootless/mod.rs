@@ -5,7 +5,7 @@ mod subordinate;
 
 pub use ids::IdMap;
 pub use subordinate::find as find_program;
-pub use subordinate::{Ranges, map_arguments, ranges};
+pub use subordinate::{NoRanges, Ranges, map_arguments, ranges};
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -73,10 +73,11 @@ pub fn why_not_mapped(standing: &Standing, map: &IdMap) -> String {
 
 /// Why all containers of a pod have to be one user, and how to change that.
 pub fn why_one_id() -> String {
-    let missing = ranges(real_uid()).err().unwrap_or_else(|| {
-        "the ranges in /etc/subuid and /etc/subgid could not be mapped; `outrigger doctor` says why"
-            .to_owned()
-    });
+    let missing = match ranges(real_uid()) {
+        Err(missing) => missing.to_string(),
+        Ok(_) => "the ranges in /etc/subuid and /etc/subgid could not be mapped; `outrigger doctor` says why"
+            .to_owned(),
+    };
     format!("without root, a pod has one user, because {missing}")
 }
 

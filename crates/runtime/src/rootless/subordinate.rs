@@ -20,31 +20,48 @@ pub struct Ranges {
     pub programs: (PathBuf, PathBuf),
 }
 
+/// Why a user has no ids besides its own. The text says how to fix it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoRanges {
+    /// newuidmap or newgidmap is not installed.
+    #[error("newuidmap and newgidmap are missing: install the package uidmap (shadow-utils)")]
+    NoPrograms,
+    /// The same, and no ids are set aside either.
+    #[error(
+        "newuidmap and newgidmap are missing: install the package uidmap (shadow-utils), and {add}",
+        add = add(user)
+    )]
+    Nothing {
+        /// The user.
+        user: String,
+    },
+    /// The programs are there, but no ids are set aside.
+    #[error("{file} has no ids for user {user}: {add}", add = add(user))]
+    NoIds {
+        /// /etc/subuid or /etc/subgid.
+        file: &'static str,
+        /// The user.
+        user: String,
+    },
+}
+
 /// The ranges of a user.
 ///
 /// # Errors
 /// There are none, or the programs that may map them are missing. The text says how to fix it.
-pub fn ranges(uid: u32) -> Result<Ranges, String> {
+pub fn ranges(uid: u32) -> Result<Ranges, NoRanges> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let name = user_name(uid, &read("/etc/passwd"));
     let (uids, gids) = (of_user(&read("/etc/subuid"), uid, &name), of_user(&read("/etc/subgid"), uid, &name));
-    let who = name.clone().unwrap_or_else(|| uid.to_string());
+    let user = name.clone().unwrap_or_else(|| uid.to_string());
     let programs = match (find("newuidmap"), find("newgidmap")) {
         (Some(uids), Some(gids)) => (uids, gids),
-        _ => {
-            return Err(format!(
-                "newuidmap and newgidmap are missing: install the package uidmap (shadow-utils){}",
-                if uids.is_empty() || gids.is_empty() {
-                    format!(", and {}", add(&who))
-                } else {
-                    String::new()
-                }
-            ));
-        }
+        _ if uids.is_empty() || gids.is_empty() => return Err(NoRanges::Nothing { user }),
+        _ => return Err(NoRanges::NoPrograms),
     };
-    for (path, found) in [("/etc/subuid", &uids), ("/etc/subgid", &gids)] {
+    for (file, found) in [("/etc/subuid", &uids), ("/etc/subgid", &gids)] {
         if found.is_empty() {
-            return Err(format!("{path} has no ids for user {who}: {}", add(&who)));
+            return Err(NoRanges::NoIds { file, user });
         }
     }
     Ok(Ranges { uids, gids, programs })

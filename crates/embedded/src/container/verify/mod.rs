@@ -11,28 +11,20 @@ pub(super) mod process;
 use super::caps::CapSet;
 
 /// A difference, by who can cause it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Difference {
     /// Only code of ours: a fault in it.
+    #[error(
+        "internal error: the container is not as it was meant to be, and was not started: {0}; please report this"
+    )]
     Setup(String),
     /// Whoever can write to a volume of this container while it is being made. The check is what stops them.
+    #[error(
+        "refused to start the container: {0}, because a directory or link on the way there was \
+         changed while the container was being made. It may be an attack: check which containers and \
+         programs can write to its volumes"
+    )]
     Changed(String),
-}
-
-impl Difference {
-    fn message(&self) -> String {
-        match self {
-            Difference::Setup(text) => format!(
-                "internal error: the container is not as it was meant to be, and was not started: {text}; \
-                 please report this"
-            ),
-            Difference::Changed(text) => format!(
-                "refused to start the container: {text}, because a directory or link on the way there was \
-                 changed while the container was being made. It may be an attack: check which containers and \
-                 programs can write to its volumes"
-            ),
-        }
-    }
 }
 
 /// Everything is our own fault unless it is known that others can cause it.

@@ -222,23 +222,32 @@ fn ancestors<'a>(entry: &Entry, found: &'a [Entry]) -> impl Iterator<Item = u64>
     })
 }
 
-fn compare_root(plan: &Plan, rest: &mut Vec<&Entry>) -> Result<(), String> {
+fn compare_root(plan: &Plan, rest: &mut Vec<&Entry>) -> Result<(), Difference> {
     let Some(root) = take(rest, |entry| entry.id == plan.root) else {
-        return Err("its root file system is not mounted".to_owned());
+        return Err("its root file system is not mounted".to_owned().into());
     };
     if root.point != "/" || plan.root_seen != plan.root {
-        return Err(format!("its root file system is at {}, and something else is the root", root.point));
+        return Err(
+            format!("its root file system is at {}, and something else is the root", root.point).into()
+        );
     }
     if root.is_shared {
-        return Err("mounts in its root reach the host".to_owned());
+        return Err("mounts in its root reach the host".to_owned().into());
     }
     match root.flags.has(plan.root_flags) {
         true => Ok(()),
-        false => Err(format!("its root is mounted with {} instead of {}", root.flags, plan.root_flags)),
+        false => {
+            Err(format!("its root is mounted with {} instead of {}", root.flags, plan.root_flags).into())
+        }
     }
 }
 
-fn compare_place(plan: &Plan, place: &Place, rest: &mut Vec<&Entry>, found: &[Entry]) -> Result<(), String> {
+fn compare_place(
+    plan: &Plan,
+    place: &Place,
+    rest: &mut Vec<&Entry>,
+    found: &[Entry],
+) -> Result<(), Difference> {
     let point = &place.point;
     let mounted = take(rest, |entry| {
         entry.point == *point && entry.parent == place.parent && place.id.is_none_or(|id| id == entry.id)
@@ -251,29 +260,29 @@ fn compare_place(plan: &Plan, place: &Place, rest: &mut Vec<&Entry>, found: &[En
             Some(seen) if own(seen) && seen.device == Some((major, minor)) => {
                 match mounted.is_none_or(|entry| entry.flags.has(Flags::RO)) {
                     true => Ok(()),
-                    false => Err(format!("{point} is the host's, and can be changed")),
+                    false => Err(format!("{point} is the host's, and can be changed").into()),
                 }
             }
-            _ => Err(format!("{point} is not the device {major}:{minor}")),
+            _ => Err(format!("{point} is not the device {major}:{minor}").into()),
         };
     }
     let Some(entry) = mounted else {
         let exists = place.seen.is_some() && !hidden;
         return match place.content {
-            Content::Mask if exists => Err(format!("{point} is not hidden")),
-            Content::ReadOnly if exists => Err(format!("{point} is not read-only")),
-            Content::Mount { required: true, .. } => Err(format!("nothing is mounted at {point}")),
+            Content::Mask if exists => Err(format!("{point} is not hidden").into()),
+            Content::ReadOnly if exists => Err(format!("{point} is not read-only").into()),
+            Content::Mount { required: true, .. } => Err(format!("nothing is mounted at {point}").into()),
             _ => Ok(()),
         };
     };
-    let Some(seen) = place.seen else { return Err(format!("{point} is mounted but cannot be seen")) };
+    let Some(seen) = place.seen else { return Err(format!("{point} is mounted but cannot be seen").into()) };
     if !hidden && seen.mount != entry.id {
-        return Err(format!("something else is mounted over {point}"));
+        return Err(format!("something else is mounted over {point}").into());
     }
     compare_mount(place, seen, hidden, entry)
 }
 
-fn compare_mount(place: &Place, seen: Seen, hidden: bool, entry: &Entry) -> Result<(), String> {
+fn compare_mount(place: &Place, seen: Seen, hidden: bool, entry: &Entry) -> Result<(), Difference> {
     let point = &place.point;
     let (kind, flags) = match place.content {
         Content::Mount { kind, .. } => (kind, place.flags),
@@ -281,22 +290,22 @@ fn compare_mount(place: &Place, seen: Seen, hidden: bool, entry: &Entry) -> Resu
         Content::Mask if hidden => (None, Flags::NONE),
         Content::Mask if seen.is_dir => (Some("tmpfs"), Flags::RO),
         _ if seen.device == Some((1, 3)) => (None, Flags::NONE),
-        _ => return Err(format!("{point} is not hidden")),
+        _ => return Err(format!("{point} is not hidden").into()),
     };
     if let Some(kind) = kind.filter(|kind| *kind != entry.kind) {
-        return Err(format!("{point} is a {} instead of a {kind}", entry.kind));
+        return Err(format!("{point} is a {} instead of a {kind}", entry.kind).into());
     }
     if !entry.flags.has(flags) || place.is_new && entry.flags != flags {
-        return Err(format!("{point} is mounted with {} instead of {flags}", entry.flags));
+        return Err(format!("{point} is mounted with {} instead of {flags}", entry.flags).into());
     }
     if entry.is_shared || place.is_new && entry.is_slave {
-        return Err(format!("{point} shares its mounts with the host"));
+        return Err(format!("{point} shares its mounts with the host").into());
     }
     Ok(())
 }
 
 /// A mount of a volume: the volume itself or one that came with it.
-fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), String> {
+fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Difference> {
     let target = volume.target.display();
     let (may_share, may_follow) = match volume.propagation {
         Propagation::Private => (false, false),
@@ -304,14 +313,17 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Strin
         Propagation::Bidirectional => (true, true),
     };
     if entry.is_shared && !may_share || entry.is_slave && !may_follow {
-        return Err(format!("the volume at {target} shares its mounts with the host (at {})", entry.point));
+        return Err(
+            format!("the volume at {target} shares its mounts with the host (at {})", entry.point).into()
+        );
     }
     // What the host mounts there later has the host's flags.
     if (entry.id == volume.id || !may_follow) && !entry.flags.has(volume.flags) {
         return Err(format!(
             "the volume at {target} is mounted with {} instead of {} (at {})",
             entry.flags, volume.flags, entry.point
-        ));
+        )
+        .into());
     }
     Ok(())
 }
@@ -390,7 +402,7 @@ impl Host {
         {
             compared = self.compare(built);
         }
-        compared.creating(|| WHAT)?.map_err(|difference| Fault::create(difference.message()))
+        compared.creating(|| WHAT)?.map_err(|difference| Fault::create(difference.to_string()))
     }
 
     fn compare(&self, built: &Built<'_>) -> io::Result<Result<(), Difference>> {
@@ -408,7 +420,7 @@ impl Host {
             Err(Errno::INVAL) => Ok(()),
             Ok(_) => {
                 let left = "the host's file systems are still mounted".to_owned();
-                Err(Fault::create(Difference::Setup(left).message()))
+                Err(Fault::create(Difference::Setup(left).to_string()))
             }
             Err(error) => Err(error).creating(|| WHAT),
         }

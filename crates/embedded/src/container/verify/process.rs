@@ -73,7 +73,7 @@ pub(in super::super) fn check_identity(
 ) -> Result<Before, Fault> {
     let meant = meant(profile, user, report.as_raw_fd());
     let found = read_identity(report.as_raw_fd()).map_err(unreadable)?;
-    compare_identity(&meant, &found).map_err(|difference| Fault::start(difference.message()))?;
+    compare_identity(&meant, &found).map_err(|difference| Fault::start(difference.to_string()))?;
     Ok(Before { held: found.held })
 }
 
@@ -86,7 +86,7 @@ pub(in super::super) fn check_confinement(
     let meant = meant(profile, user, -1);
     let found = read_confinement(profile.filter.as_deref()).map_err(unreadable)?;
     compare_confinement(&meant, before.held, &found)
-        .map_err(|text| Fault::start(Difference::Setup(text).message()))
+        .map_err(|difference| Fault::start(difference.to_string()))
 }
 
 /// Checks that the process is in a user namespace with one user and one group, which have these ids, and in which
@@ -104,7 +104,7 @@ pub(in super::super) fn check_one_id(
         let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
         if found != expected {
             let text = format!("{name} of its user namespace is {found:?} instead of {expected:?}");
-            return Err(Fault::start(Difference::Setup(text).message()));
+            return Err(Fault::start(Difference::Setup(text).to_string()));
         }
     }
     Ok(())
@@ -123,7 +123,7 @@ fn meant<'a>(profile: &Profile, user: &'a User, report: i32) -> Meant<'a> {
 
 fn unreadable(error: io::Error) -> Fault {
     let text = format!("the process cannot be checked: {}", errno_text(&error));
-    Fault::start(Difference::Setup(text).message())
+    Fault::start(Difference::Setup(text).to_string())
 }
 
 fn compare_identity(meant: &Meant<'_>, found: &Identity) -> Result<(), Difference> {
@@ -164,27 +164,27 @@ fn compare_identity(meant: &Meant<'_>, found: &Identity) -> Result<(), Differenc
         }
         Some(_) => {}
     }
-    Ok(compare_descriptors(meant, found)?)
+    compare_descriptors(meant, found)
 }
 
-fn compare_descriptors(meant: &Meant<'_>, found: &Identity) -> Result<(), String> {
+fn compare_descriptors(meant: &Meant<'_>, found: &Identity) -> Result<(), Difference> {
     let wanted = [0, 1, 2];
     if let Some(missing) = wanted.iter().find(|fd| !found.open.contains(fd)) {
-        return Err(format!("descriptor {missing} is closed"));
+        return Err(format!("descriptor {missing} is closed").into());
     }
     if let Some(left) = found.open.iter().find(|fd| !wanted.contains(fd) && **fd != meant.report) {
-        return Err(format!("descriptor {left} is left open"));
+        return Err(format!("descriptor {left} is left open").into());
     }
     if let Some(fd) = found.directories.first() {
-        return Err(format!("descriptor {fd} is a directory"));
+        return Err(format!("descriptor {fd} is a directory").into());
     }
     if !found.report_closes {
-        return Err(format!("descriptor {} stays open in the program", meant.report));
+        return Err(format!("descriptor {} stays open in the program", meant.report).into());
     }
     Ok(())
 }
 
-fn compare_confinement(meant: &Meant<'_>, held: u64, found: &Confinement) -> Result<(), String> {
+fn compare_confinement(meant: &Meant<'_>, held: u64, found: &Confinement) -> Result<(), Difference> {
     let caps = meant.caps & held;
     for (kind, set, wanted) in [
         ("effective", found.effective, caps),
@@ -192,20 +192,22 @@ fn compare_confinement(meant: &Meant<'_>, held: u64, found: &Confinement) -> Res
         ("inheritable", found.inheritable, 0),
     ] {
         if let Some(set) = set.filter(|set| *set != wanted) {
-            return Err(format!("its {kind} capabilities are {} instead of {}", names(set), names(wanted)));
+            return Err(
+                format!("its {kind} capabilities are {} instead of {}", names(set), names(wanted)).into()
+            );
         }
     }
     if found.no_new_privileges.is_some_and(|set| meant.no_new_privileges && !set) {
-        return Err("no_new_privs is not set".to_owned());
+        return Err("no_new_privs is not set".to_owned().into());
     }
     if let Some(mode) = found.seccomp
         && meant.filter
         && mode != libc::SECCOMP_MODE_FILTER as i32
     {
-        return Err("its system calls are not filtered".to_owned());
+        return Err("its system calls are not filtered".to_owned().into());
     }
     if found.dumpable == Some(true) {
-        return Err("other processes could look into it".to_owned());
+        return Err("other processes could look into it".to_owned().into());
     }
     Ok(())
 }

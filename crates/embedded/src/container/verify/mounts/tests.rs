@@ -132,7 +132,7 @@ fn differences_of_mounts_are_found() {
         (LIST.replace("y ro,nodev,relatime", "y ro,nodev master:4"), "shares its mounts with the host"),
     ];
     for (text, expected) in cases {
-        let found = compare(&meant(), &list(&text)).expect_err(expected).message();
+        let found = compare(&meant(), &list(&text)).expect_err(expected).to_string();
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
 }
@@ -167,7 +167,7 @@ fn differences_of_what_is_seen_are_found() {
         (volume(Some(1)), "something other than the volume is at /var/run/data"),
         (volume(None), "something other than the volume is at /var/run/data"),
     ] {
-        let found = compare(&plan, &list(LIST)).expect_err(expected).message();
+        let found = compare(&plan, &list(LIST)).expect_err(expected).to_string();
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
 }
@@ -180,11 +180,11 @@ fn a_lost_race_is_not_called_an_internal_error() {
     let mut covered = meant();
     covered.volumes[0].seen = Some(1);
     for (plan, text) in [(meant(), lost.as_str()), (covered, LIST)] {
-        let found = compare(&plan, &list(text)).unwrap_err().message();
+        let found = compare(&plan, &list(text)).unwrap_err().to_string();
         assert!(found.starts_with("refused to start the container: "), "{found}");
         assert!(found.contains("may be an attack") && !found.contains("report"), "{found}");
     }
-    let ours = compare(&meant(), &list(&LIST.replace("- devpts", "- tmpfs"))).unwrap_err().message();
+    let ours = compare(&meant(), &list(&LIST.replace("- devpts", "- tmpfs"))).unwrap_err().to_string();
     assert!(ours.starts_with("internal error: ") && ours.contains("please report this"), "{ours}");
 }
 
@@ -325,7 +325,7 @@ fn a_real_mount_too_many_is_found_as_root() {
         assert_eq!(compare(&only_a_root(root), &host.entries().unwrap()), Ok(()));
         let read_only = Plan { root_flags: Flags::RO, ..only_a_root(root) };
         assert!(
-            compare(&read_only, &host.entries().unwrap()).unwrap_err().message().contains("instead of ro")
+            compare(&read_only, &host.entries().unwrap()).unwrap_err().to_string().contains("instead of ro")
         );
         let attr = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
         sys::mount_setattr(root.fd(), false, attr).unwrap();

@@ -74,7 +74,7 @@ fn differences_of_the_identity_are_found() {
         (Identity { directories: vec![0], ..identity() }, "descriptor 0 is a directory"),
         (Identity { report_closes: false, ..identity() }, "descriptor 5 stays open in the program"),
     ] {
-        let text = compare_identity(&meant(&user), &found).expect_err(expected).message();
+        let text = compare_identity(&meant(&user), &found).expect_err(expected).to_string();
         assert!(text.contains(expected), "{text:?} does not say {expected:?}");
     }
     let unset = Identity { groups: vec![65534], ..identity() };
@@ -110,7 +110,7 @@ fn differences_of_the_confinement_are_found() {
         (Confinement { seccomp: Some(0), ..confinement() }, "its system calls are not filtered"),
         (Confinement { dumpable: Some(true), ..confinement() }, "other processes could look into it"),
     ] {
-        let text = compare_confinement(&meant(&user), held, &found).expect_err(expected);
+        let text = compare_confinement(&meant(&user), held, &found).expect_err(expected).to_string();
         assert!(text.contains(expected), "{text:?} does not say {expected:?}");
     }
     let plain = Meant { no_new_privileges: false, filter: false, ..meant(&user) };
