@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::client::Fault;
 use super::config::{self, CONTAINER_NAME, LABEL_ID, LABEL_OWNER, POD_DIR, STOP_SIGNAL};
 use super::containers::{START_ERROR, Slot, time};
-use super::pods::Pod;
+use super::pod::Pod;
 use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, Container, ContainerFilter, ListContainersRequest, PodSandbox,
     SANDBOX_READY,

@@ -15,7 +15,7 @@ use super::hints::HintReceiver;
 use super::info::Signals;
 use super::leftovers;
 use super::native::{self, Trace};
-use super::pods::Pod;
+use super::pod::Pod;
 use super::wire::{
     CONTAINER_CREATED, CONTAINER_EXITED, CONTAINER_UNKNOWN, Container, ContainerConfig, ContainerFilter,
     ContainerStatsRequest, ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,

@@ -33,6 +33,7 @@ mod leftovers;
 mod native;
 mod node;
 mod owner;
+mod pod;
 mod pods;
 mod wait;
 mod wire;
@@ -51,7 +52,7 @@ use self::containers::{Slot, missing};
 use self::hints::Hints;
 use self::images::Pulls;
 use self::info::Signals;
-use self::pods::Pod;
+use self::pod::Pod;
 use outrigger_runtime::netns::connect_loopback;
 use outrigger_runtime::ownership::Claims;
 use outrigger_runtime::{

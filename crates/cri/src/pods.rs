@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -12,12 +12,13 @@ use tokio::time::Instant;
 use super::client::Fault;
 use super::config::{self, LABEL_ID, LABEL_MANAGED, LABEL_OWNER, POD_DIR};
 use super::hints::{HintReceiver, Hints};
+use super::pod::Pod;
 use super::wire::{
     ListPodSandboxRequest, NamespaceMode, PodSandbox, PodSandboxConfig, PodSandboxFilter,
     PodSandboxStatusRequest, RemovePodSandboxRequest, RunPodSandboxRequest, SANDBOX_READY,
     StopPodSandboxRequest,
 };
-use super::{Inner, adopt, leftovers, lock, owner};
+use super::{Inner, adopt, leftovers, owner};
 use outrigger_runtime::ownership;
 use outrigger_runtime::{NetworkMode, Owner, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
@@ -35,28 +36,6 @@ const LOST_SOON: Duration = Duration::from_millis(20);
 const LOST_FOR: Duration = Duration::from_secs(5);
 const LOST_OFTEN: Duration = Duration::from_secs(2);
 const LOST_SELDOM: Duration = Duration::from_secs(30);
-
-/// A sandbox of this process.
-pub(super) struct Pod {
-    /// Its configuration; needed again for every container in it.
-    pub(super) config: PodSandboxConfig,
-    /// The runtime's id.
-    pub(super) id: String,
-    pub(super) dir: PathBuf,
-    /// The runtime's ids of everything that was created for it, gone or not.
-    made: Mutex<Vec<String>>,
-}
-
-impl Pod {
-    pub(super) fn new(config: PodSandboxConfig, id: String, dir: PathBuf) -> Self {
-        Pod { config, id, dir, made: Mutex::default() }
-    }
-
-    /// Records an object that was created for the pod.
-    pub(super) fn note(&self, id: &str) {
-        lock(&self.made).push(id.to_owned());
-    }
-}
 
 /// Receives hints about a sandbox until this is dropped.
 struct SandboxHints<'a> {
@@ -192,7 +171,7 @@ impl Inner {
             adopt::forget(&pod.dir);
             self.claims.release(&pod.dir);
             made.push(pod.id.clone());
-            made.append(&mut lock(&pod.made));
+            made.append(&mut pod.take_made());
             if self.client.was_lost() {
                 end_leftovers(made, pod.dir.clone()).await;
             }

@@ -18,6 +18,7 @@
 //!
 //! `layout` describes the files on disk, `protocol` the messages between agent and shim.
 
+mod caps;
 mod cgroup;
 mod container;
 pub mod doctor;
@@ -30,6 +31,7 @@ mod layout;
 mod link;
 pub mod network;
 mod oci;
+mod oci_runtime;
 mod orphans;
 mod program;
 mod protocol;
@@ -46,7 +48,8 @@ mod userns;
 mod warning;
 
 pub use container::apparmor::{AppArmorError, app_armor_fault, app_armor_is_active};
-pub use oci::{OciRuntime, OciRuntimes};
+pub use oci::OciRuntimes;
+pub use oci_runtime::OciRuntime;
 pub use orphans::is_running;
 pub use runtime::{EmbeddedConfig, EmbeddedRuntime};
 pub use shim::{KilledPod, KilledRun, killed_runs, shim_main};

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cgroup::Hierarchies;
 use super::fault::Fault;
-use super::oci::OciRuntime;
+use super::oci_runtime::OciRuntime;
 use super::userns::UserNamespace;
 use outrigger_runtime::processes::Process;
 use outrigger_runtime::{

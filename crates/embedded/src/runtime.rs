@@ -15,7 +15,8 @@ use super::cgroup::{self, Hierarchies};
 use super::fault::Fault;
 use super::link::{Link, Phase, Remains};
 use super::network::{self, Forwarders, Uplink};
-use super::oci::{self, OciRuntime, OciRuntimes};
+use super::oci::{self, OciRuntimes};
+use super::oci_runtime::OciRuntime;
 use super::orphans::{self, Orphan};
 use super::program::ShimProgram;
 use super::protocol::{ContainerState, ProcessRecord, Request, SandboxState, ShimConfig};
@@ -485,7 +486,7 @@ impl Runtime for EmbeddedRuntime {
         // What can never be applied would be tried again for ever.
         if spec.user_namespace == UserNamespace::Required && !rootless::standing().is_rootless() {
             if let Ok(Some(oci)) = self.oci.of_class(spec.runtime_class.as_deref()) {
-                userns::with_oci_runtime(spec.user_namespace, &oci)?;
+                userns::with_oci_runtime(spec.user_namespace, oci.name())?;
             }
             if let Some(refusal) = sandbox::of_host_namespaces(spec) {
                 refusal.settle(spec.user_namespace)?;
@@ -509,7 +510,7 @@ impl Runtime for EmbeddedRuntime {
         self.claim_pod_dir(&spec.id, &spec.pod_dir)?;
         let (mut making, hierarchies) = (spec.clone(), self.hierarchies.clone());
         if let Some(oci) = &oci_runtime {
-            making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci)?;
+            making.user_namespace = userns::with_oci_runtime(spec.user_namespace, oci.name())?;
         }
         let pause = self.shim_command("pause");
         let owner = match &self.config.owner {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 pub(crate) use outrigger_runtime::errno::errno_text;
 use outrigger_runtime::rootless;
+use rustix::mount::{OpenTreeFlags, open_tree};
 
 /// The new process of [`clone3`].
 pub(crate) enum Cloned {
@@ -250,6 +251,21 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountA
         )
     };
     check(result as i32)
+}
+
+/// A detached copy of the mount at `source`, with the mounts below it if `recursive`.
+pub(crate) fn clone_mount(source: &Path, recursive: bool) -> io::Result<OwnedFd> {
+    Ok(open_tree(rustix::fs::CWD, source, clone_flags(recursive))?)
+}
+
+/// [`clone_mount`] of something already open.
+pub(crate) fn clone_mount_fd(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(open_tree(source, "", clone_flags(false) | OpenTreeFlags::AT_EMPTY_PATH)?)
+}
+
+fn clone_flags(recursive: bool) -> OpenTreeFlags {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
 }
 
 /// Closes every descriptor but the standard ones and `kept`, which an exec closes.

@@ -10,8 +10,9 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{mount_kernel_filesystem, new_or_host};
-use super::root::{Root, attach, clone_mount_fd, new_filesystem};
+use super::root::{Root, attach, new_filesystem};
 use crate::fault::{Context, Fault};
+use crate::sys::clone_mount_fd;
 use crate::{rootless, sys};
 
 /// The device nodes of every container, with their numbers.

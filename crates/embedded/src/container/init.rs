@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize};
 use super::dev::Dev;
 use super::one_id::OneId;
 use super::process::{Launch, Profile};
-use super::root::{Root, attach, clone_mount, relative};
+use super::root::{Root, attach, relative};
 use super::user::{self, User};
 use super::verify::mounts::{Built, Host, volume_ids};
 use super::{dev, mounts, pieces, rootfs, terminal};
 use crate::cgroup::{self, Refusal};
 use crate::fault::{Context, Fault};
 use crate::protocol::{SandboxState, ShimConfig};
-use crate::sys::{PidSlot, errno_text};
+use crate::sys::{PidSlot, clone_mount, errno_text};
 use crate::userns;
 use crate::{layout, rootless, socket, sys};
 

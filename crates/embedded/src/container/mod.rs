@@ -2,7 +2,6 @@
 //! program runs.
 
 pub(crate) mod apparmor;
-pub(crate) mod caps;
 mod copy;
 pub(crate) mod dev;
 pub(crate) mod init;

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FileType;
 use rustix::mount::{MountAttrFlags, OpenTreeFlags, open_tree};
 
-use super::root::{Root, attach, clone_mount, clone_mount_fd, new_filesystem, relative};
+use super::root::{Root, attach, new_filesystem, relative};
 use crate::fault::{Context, Fault};
-use crate::sys::{MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
+use crate::sys::{
+    MOUNT_ATTR_NODEV, MOUNT_ATTR_RDONLY, MountAttr, clone_mount, clone_mount_fd, errno_text, mount_setattr,
+};
 use crate::userns::map_ids;
 use crate::{layout, rootless};
 use outrigger_runtime::{Mount, Propagation};

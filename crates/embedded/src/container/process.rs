@@ -9,9 +9,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::thread::CapabilitySet;
 
-use super::caps::CapSet;
 use super::user::User;
 use super::verify::process as verify;
+use crate::caps::CapSet;
 use crate::fault::Fault;
 use crate::seccomp;
 use crate::sys::{self, PidSlot, errno_text};

@@ -13,8 +13,8 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount,
 };
 
 /// The maximum number of bytes read of a user or group table.
@@ -176,21 +176,6 @@ pub(crate) fn new_filesystem(
     }
     fsconfig_create(&context)?;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
-}
-
-/// A detached copy of the mount at `source`, with the mounts below it if `recursive`.
-pub(crate) fn clone_mount(source: &Path, recursive: bool) -> io::Result<OwnedFd> {
-    Ok(open_tree(rustix::fs::CWD, source, clone_flags(recursive))?)
-}
-
-/// [`clone_mount`] of something already open.
-pub(crate) fn clone_mount_fd(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    Ok(open_tree(source, "", clone_flags(false) | OpenTreeFlags::AT_EMPTY_PATH)?)
-}
-
-fn clone_flags(recursive: bool) -> OpenTreeFlags {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
 }
 
 /// Reopens an `O_PATH` descriptor for use. The caller's /proc is the host's.

@@ -14,10 +14,9 @@ use rustix::mount::{
 };
 
 use super::copy::copy_layers;
-use super::root::clone_mount;
 use super::{mount_points, pieces};
 use crate::fault::{Context, Fault};
-use crate::sys::errno_text;
+use crate::sys::{clone_mount, errno_text};
 use crate::userns::{IDS, NOBODY, map_ids};
 use crate::{layout, rootless};
 

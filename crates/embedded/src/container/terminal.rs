@@ -7,7 +7,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::root::{Root, attach, clone_mount_fd};
+use super::root::{Root, attach};
+use crate::sys::clone_mount_fd;
 
 const DEVPTS_SUPER_MAGIC: u32 = 0x1cd1;
 

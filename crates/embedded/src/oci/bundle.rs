@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value, json};
 
+use crate::caps::CapSet;
 use crate::cgroup::{self, Hierarchies};
-use crate::container::caps::CapSet;
 use crate::container::process::Profile;
 use crate::container::user::User;
 use crate::container::{dev, mounts};

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::OciRuntime;
+use crate::oci_runtime::OciRuntime;
 use outrigger_runtime::RuntimeError;
 
 /// The maximum size of the configuration file.

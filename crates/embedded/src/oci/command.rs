@@ -5,14 +5,13 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
-use super::OciRuntime;
 use crate::fault::Fault;
+use crate::oci_runtime::{OciRuntime, PLACES, wait};
 use crate::sys;
 
 /// A runtime that takes longer than this for one command hangs.
@@ -35,9 +34,9 @@ pub(crate) struct Calls {
 impl Calls {
     /// A command of the runtime to be run. `log` is the file for its messages.
     pub(crate) fn command(&self, verb: &str, log: &Path) -> Command {
-        let mut command = Command::new(&self.runtime.path);
+        let mut command = Command::new(self.runtime.path());
         command
-            .args(&self.runtime.args)
+            .args(self.runtime.args())
             .arg("--root")
             .arg(self.dir.join("state"))
             .arg("--log")
@@ -45,7 +44,7 @@ impl Calls {
             .args(["--log-format", "json", verb])
             .current_dir(&self.dir)
             .env_clear()
-            .env("PATH", super::PLACES.join(":"))
+            .env("PATH", PLACES.join(":"))
             .env("HOME", "/root")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -77,7 +76,7 @@ impl Calls {
 
     /// The result of a command.
     pub(crate) fn verdict(&self, verb: &str, status: Option<ExitStatus>, log: &Path) -> Result<(), Fault> {
-        let name = &self.runtime.name;
+        let name = self.runtime.name();
         match status {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(match last_error(log) {
@@ -95,7 +94,7 @@ impl Calls {
 
     /// The runtime's program cannot be run.
     pub(crate) fn cannot_run(&self, error: &io::Error) -> Fault {
-        Fault::create(format!("cannot run {}: {}", self.runtime.path.display(), sys::errno_text(error)))
+        Fault::create(format!("cannot run {}: {}", self.runtime.path().display(), sys::errno_text(error)))
     }
 
     /// A message of the runtime as a fault: a start error if it is about the program.
@@ -104,26 +103,7 @@ impl Calls {
         match is_about_the_program(text) {
             // In the wording of the embedded runtime, which is that of execve.
             true => Fault::start(as_execve_says(text)),
-            false => Fault::create(format!("{}: {text}", self.runtime.name)),
-        }
-    }
-}
-
-/// Waits for a process, and kills it if it takes too long (then there is no status).
-pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
-    let pid = rustix::process::Pid::from_child(child);
-    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
-    let deadline = std::time::Instant::now() + patience;
-    loop {
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) if std::time::Instant::now() < deadline => {}
-            Ok(1..) => return child.wait().map(Some),
-            _ => {
-                let _ = child.kill();
-                child.wait()?;
-                return Ok(None);
-            }
+            false => Fault::create(format!("{}: {text}", self.runtime.name())),
         }
     }
 }
@@ -195,12 +175,7 @@ mod tests {
     fn a_runtime_s_own_words_are_told() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        let runtime = OciRuntime {
-            name: "runc".into(),
-            path: "/x/runc".into(),
-            args: Vec::new(),
-            version: String::new(),
-        };
+        let runtime = OciRuntime::for_tests("/x/runc");
         let calls = Calls { runtime, dir: dir.path().to_owned(), id: "c".into() };
         for (text, kind, expected) in [
             (

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::OciRuntime;
 use crate::cgroup::{self, Hierarchies};
 use crate::fault::Fault;
 use crate::layout;
+use crate::oci_runtime::OciRuntime;
 use crate::protocol::{ProcessRecord, SandboxState, ShimConfig};
 use outrigger_runtime::{ContainerId, ContainerSpec, Image, Resources, RuntimeError, SandboxId};
 

@@ -7,7 +7,7 @@
 
 use super::names::{Access, Arch, Numbers};
 use super::policy::{Action, Compare, Condition, Policy, Rule};
-use crate::container::caps::CapSet;
+use crate::caps::CapSet;
 
 /// Calls that depend on their arguments (`rule` in the table).
 #[cfg(test)]

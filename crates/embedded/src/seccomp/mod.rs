@@ -12,7 +12,7 @@ mod verdict;
 
 pub(crate) use verdict::allows;
 
-use super::container::caps::CapSet;
+use super::caps::CapSet;
 use super::fault::Fault;
 use outrigger_runtime::{Identity, Seccomp};
 

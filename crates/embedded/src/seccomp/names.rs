@@ -94,7 +94,7 @@ impl Numbers {
 mod tests {
     use super::super::default;
     use super::*;
-    use crate::container::caps::CapSet;
+    use crate::caps::CapSet;
 
     const ARCHES: [Arch; 4] = [Arch::X86_64, Arch::I386, Arch::Aarch64, Arch::Arm];
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::names::Arch;
 use super::policy::{Action, Compare, Condition, Policy, Rule};
-use crate::container::caps::CapSet;
+use crate::caps::CapSet;
 use crate::fault::{Context, Fault};
 
 #[derive(Deserialize)]

@@ -41,7 +41,7 @@ pub(crate) fn allows(program: &[libc::sock_filter], number: i64, arguments: &[u6
 mod tests {
     use super::super::filter;
     use super::*;
-    use crate::container::caps::CapSet;
+    use crate::caps::CapSet;
     use outrigger_runtime::Identity;
 
     #[test]

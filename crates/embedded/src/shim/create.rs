@@ -15,13 +15,13 @@ use super::oci::{self, OciContainer};
 use crate::cgroup::{self, DeviceLimits, Hierarchies};
 use crate::container::init::{FromInit, Init, LIMITED, START};
 use crate::container::process::{Profile, command_line, environment};
-use crate::container::{apparmor, caps, user::User};
+use crate::container::{apparmor, user::User};
 use crate::fault::{Context, Fault};
 use crate::protocol::{ContainerState, ProcessRecord, ShimConfig};
 use crate::rootless::MountNamespace;
 use crate::sys::PidSlot;
 use crate::userns::UserNamespace;
-use crate::{layout, rootless, seccomp, socket, sys};
+use crate::{caps, layout, rootless, seccomp, socket, sys};
 use outrigger_runtime::ContainerSpec;
 use outrigger_runtime::processes::Process;
 

@@ -19,16 +19,17 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::create::{Container, Terminal, begun};
 use super::log::{Log, LogStream};
+use crate::caps;
 use crate::cgroup;
 use crate::container::process::{Profile, command_line, environment};
 use crate::container::root::{Root, attach, relative};
 use crate::container::user::{self, User};
-use crate::container::{apparmor, caps, mounts, rootfs};
+use crate::container::{apparmor, mounts, rootfs};
 use crate::fault::{Context, Fault};
-use crate::oci::OciRuntime;
 use crate::oci::bundle::{self, Contents, Place};
-use crate::oci::command::{self, Calls, PATIENCE};
+use crate::oci::command::{Calls, PATIENCE};
 use crate::oci::console::ConsoleSocket;
+use crate::oci_runtime::{OciRuntime, wait};
 use crate::protocol::{ProcessRecord, ShimConfig, Streams};
 use crate::sys::PidSlot;
 use crate::{layout, seccomp, socket, sys};
@@ -285,7 +286,7 @@ impl OciContainer {
         // It holds our copies of the container's streams.
         drop(command);
         let terminal = receive(console, &child)?;
-        let status = command::wait(&mut child, PATIENCE).map_err(|error| calls.cannot_run(&error))?;
+        let status = wait(&mut child, PATIENCE).map_err(|error| calls.cannot_run(&error))?;
         calls.verdict("create", status, &log)?;
         let pid = read_pid(&pid_file)
             .ok_or_else(|| Fault::create(format!("{} create made no process", calls.runtime.name())))?;
@@ -427,7 +428,7 @@ impl OciContainer {
             tcsetwinsize(&terminal, size).creating(what)?;
             socket::send(client.as_fd(), &[0], &[terminal.as_fd()]).creating(what)?;
         }
-        let status = command::wait(&mut child, PATIENCE).map_err(|error| calls.cannot_run(&error))?;
+        let status = wait(&mut child, PATIENCE).map_err(|error| calls.cannot_run(&error))?;
         let result = calls.verdict("exec", status, &log).and_then(|()| {
             read_pid(&pid_file)
                 .ok_or_else(|| Fault::other("the runtime does not say which process the command is"))

@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::container::caps::CapSet;
+use crate::caps::CapSet;
 use crate::container::root::{attach, new_filesystem};
 use crate::layout::{self, open_dir};
 use crate::protocol::ProcessRecord;

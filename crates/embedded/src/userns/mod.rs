@@ -16,10 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::container::root::clone_mount;
 use super::fault::Fault;
-use super::oci::OciRuntime;
-use super::sys::{self, MOUNT_ATTR_IDMAP, MountAttr, errno_text, mount_setattr};
+use super::sys::{self, MOUNT_ATTR_IDMAP, MountAttr, clone_mount, errno_text, mount_setattr};
 use super::{rootless, warning};
 
 pub(crate) use ids::{DIRECTORY as IDS_DIRECTORY, reclaim as reclaim_ids, release, release_all};
@@ -169,17 +167,16 @@ impl Refusal {
     }
 }
 
-/// What a pod gets whose containers are created by an OCI runtime, for which user namespaces are not
+/// What a pod gets whose containers are created by the OCI runtime with this name, for which user namespaces are not
 /// supported.
 pub(crate) fn with_oci_runtime(
     wanted: outrigger_runtime::UserNamespace,
-    runtime: &OciRuntime,
+    name: &str,
 ) -> Result<outrigger_runtime::UserNamespace, Fault> {
     if rootless::standing().is_rootless() {
         // The runtime is in a user namespace already.
         return Ok(outrigger_runtime::UserNamespace::Host);
     }
-    let name = runtime.name();
     Refusal { who: format!("pods of OCI runtime {name}"), why: Unavailable::OciRuntime(name.to_owned()) }
         .settle(wanted)
 }

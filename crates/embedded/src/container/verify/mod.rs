@@ -8,7 +8,7 @@
 pub(super) mod mounts;
 pub(super) mod process;
 
-use super::caps::CapSet;
+use crate::caps::CapSet;
 
 /// A difference, by who can cause it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

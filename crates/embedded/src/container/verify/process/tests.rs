@@ -151,7 +151,7 @@ fn own() -> (Profile, User) {
     let (uids, gids) = sys::ids().unwrap();
     let groups = rustix::process::getgroups().unwrap();
     let profile = Profile {
-        caps: crate::container::caps::CapSet(bounding | sets.permitted.bits()),
+        caps: crate::caps::CapSet(bounding | sets.permitted.bits()),
         no_new_privileges: false,
         apparmor: None,
         filter: None,
