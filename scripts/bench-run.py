@@ -2,11 +2,13 @@
 """Benchmarks of `outrigger run` against bare `runc run` (the limit) and `podman kube play` (the peer), and of
 `outrigger run --runtime cri` against the same containers driven by bare CRI calls one after another.
 
-  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n,p] [--json FILE]
+  scripts/bench-run.py [--outrigger PATH] [--bare PATH] [--floor PATH] [--no-podman] [--rounds N] [--only a,b,c,d,e,m,n,p]
+                       [--json FILE]
 
 Needs root, runc, podman with catatonit (where it can do the work), /bin/busybox (static) and python3. For CRI,
 containerd and the bare driver (`cargo build --release -p outrigger-cri --example bare_cri`), which starts a
-containerd of its own; without it those figures are left out. Everything happens in a temporary directory; rounds of the contenders are interleaved,
+containerd of its own; without it those figures are left out. The floor of a, b and e is a program that only makes the same
+kernel objects (`cargo build --release -p outrigger-embedded --example floor`); without it its figures are left out too. Everything happens in a temporary directory; rounds of the contenders are interleaved,
 medians are reported. The cases:
 
   a  five init containers and a main, all `true`; also with --userns host, and with --oci-runtime runc and crun
@@ -19,7 +21,7 @@ medians are reported. The cases:
   p  published ports: throughput and latency for another machine (a network namespace), for this machine by its
      address, and by 127.0.0.1; beside `podman run -p`
 """
-import argparse, json, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
+import argparse, difflib, json, os, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 PODMAN_CONF = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
@@ -34,12 +36,14 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--outrigger", default="target/release/outrigger")
     ap.add_argument("--bare", default="target/release/examples/bare_cri")
+    ap.add_argument("--floor", default="target/release/examples/floor")
     ap.add_argument("--no-podman", action="store_true", help="leave the peer out")
     ap.add_argument("--rounds", type=int, default=10)
     ap.add_argument("--only", default="a,b,c,d,e,m,n,p")
     ap.add_argument("--json", help="also write the figures to this file")
     args = ap.parse_args()
-    bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), args.rounds, not args.no_podman)
+    bench = Bench(os.path.abspath(args.outrigger), os.path.abspath(args.bare), os.path.abspath(args.floor), args.rounds,
+                  not args.no_podman)
     results = {}
     try:
         for name in args.only.split(","):
@@ -88,7 +92,7 @@ print(rate, statistics.median(times) * 1e6, statistics.median(fresh) * 1e6)
 
 
 class Bench:
-    def __init__(self, outrigger, bare, rounds, with_podman):
+    def __init__(self, outrigger, bare, floor, rounds, with_podman):
         self.outrigger, self.bare, self.rounds = outrigger, bare, rounds
         self.dir = tempfile.mkdtemp(prefix="outrigger-bench-")
         self.state = os.path.join(self.dir, "state")
@@ -97,8 +101,13 @@ class Bench:
         self.bundle = self.make_bundle()
         self.podman = self.make_podman() if with_podman else None
         self.make_containerd()
+        self.floor = floor if os.access(floor, os.X_OK) else None
+        if self.floor:
+            self.compare_objects()
 
     def close(self):
+        if self.floor:
+            subprocess.run(self.at_floor("clean"))
         if self.containerd:
             self.containerd.communicate()
         if self.podman:
@@ -145,6 +154,46 @@ class Bench:
             self.containerd = subprocess.Popen([self.bare, "containerd"], stdin=subprocess.PIPE,
                                                stdout=subprocess.PIPE, text=True)
             self.endpoint, self.image = self.containerd.stdout.readline().split()
+
+    # What a program sees of the kernel objects around it.
+    OBJECTS = """cut -d' ' -f4- /proc/self/mountinfo | sort
+        grep -E '^(Uid|Gid|Groups|Cap|Seccomp|NoNewPrivs)' /proc/self/status
+        cat /proc/self/oom_score_adj /proc/self/uid_map; cut -d: -f2- /proc/self/cgroup; cd /dev; stat -c '%A %u %g %t:%T %N' *
+        ip address show dev eth0; ip route"""
+
+    def compare_objects(self):
+        """A floor that makes other objects than Outrigger is none."""
+        command = ["/bin/sh", "-c", self.OBJECTS]
+        spec = {"restartPolicy": "Never", "hostname": "floor", "containers": [{"name": "main", "command": command}]}
+        path = self.write("objects.json", self.pod("floor", spec))
+        ours = self.run(path)
+        seen = [self.normal(subprocess.check_output(c, text=True)) for c in (ours, self.at_floor("check", *command))]
+        if seen[0] != seen[1]:
+            sys.exit("the floor does not make the same objects as outrigger:\n" +
+                     "\n".join(difflib.unified_diff(*seen, "outrigger", "floor", lineterm="")))
+
+    @staticmethod
+    def normal(text):
+        """Without what differs from pod to pod: paths in state directories, ids, addresses."""
+        text = re.sub(r"\S*/(etc/hosts|etc/hostname|etc/resolv.conf|messages/\S+|upper|work|rootfs)\b", "PATH", text)
+        text = re.sub(r"\b\d{10}\b|eth0@if\d+|\b10\.\d+\.\d+\.\d+|fe80::[0-9a-f:]+|([0-9a-f]{2}:){5}[0-9a-f]{2}", "N", text)
+        return [line.removeprefix("main | ") for line in text.splitlines()]
+
+    def at_floor(self, *case):
+        dir = os.path.join(self.dir, "floor")
+        os.makedirs(dir, exist_ok=True)
+        return [self.floor, "--rootfs", self.rootfs, "--dir", dir, *case]
+
+    def floor_seconds(self, case):
+        if case == "e":
+            return float(subprocess.check_output(self.at_floor(case), text=True))
+        return self.seconds(self.at_floor(case))
+
+    @staticmethod
+    def above(ours, floor):
+        """Figures of the floor beside ours."""
+        floor = statistics.median(floor)
+        return {"floor s": round(floor, 3), "of floor": round(ours / floor, 2)}
 
     def on_cri(self):
         return ("--runtime", "cri", "--cri-endpoint", self.endpoint, "--network", "host")
@@ -196,7 +245,7 @@ class Bench:
         theirs = self.write("a-podman.json", self.pod("a", spec(True), "localhost/bench:1"))
         cri = self.containerd and self.write("a-cri.json", self.pod("a", spec(False), self.image))
         modes = self.modes(ours)
-        contenders = ["outrigger", *modes, "runc"]
+        contenders = ["outrigger", *modes, "runc"] + ["floor"] * bool(self.floor)
         out = {name: [] for name in contenders + ["podman", "cri", "bare cri"]}
         for n in range(self.rounds):
             # In another order each time: what comes after bare runc finds other things in the caches.
@@ -204,6 +253,8 @@ class Bench:
                 if name == "runc":
                     out[name].append(sum(self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
                                          for i in range(6)))
+                elif name == "floor":
+                    out[name].append(self.floor_seconds("a"))
                 else:
                     out[name].append(self.seconds(self.run(ours, *modes.get(name, []))))
             if cri:
@@ -213,6 +264,8 @@ class Bench:
                 out["podman"].append(self.seconds(["podman", "kube", "play", theirs], self.podman))
                 subprocess.run(["podman", "pod", "rm", "-f", "a"], env=self.podman, capture_output=True)
         beside = self.compared(out.pop("cri"), out.pop("bare cri")) if cri else {}
+        if self.floor:
+            beside |= self.above(statistics.median(out["outrigger"]), out.pop("floor"))
         m = {k: statistics.median(v) for k, v in out.items() if v}
         result = {k + " s": round(v, 3) for k, v in m.items()}
         result["of runc"] = round(m["outrigger"] / m["runc"], 2)
@@ -235,14 +288,18 @@ class Bench:
     def beyond(self, name, spec, own):
         path = self.write(name + ".json", self.pod(name, spec))
         on_cri = self.containerd and self.write(name + "-cri.json", self.pod(name, spec, self.image))
-        times, cri, bare = [], [], []
+        times, floor, cri, bare = [], [], [], []
         for _ in range(self.rounds):
             times.append(self.seconds(self.run(path)))
+            if self.floor and name == "b":
+                floor.append(self.floor_seconds(name) - own)
             if on_cri:
                 cri.append(self.seconds(self.run(on_cri, *self.on_cri())))
                 bare.append(self.bare_seconds(name))
         median = statistics.median(times)
         result = {"outrigger s": round(median, 3), "beyond the containers' own time s": round(median - own, 3)}
+        if floor:
+            result |= self.above(median - own, floor)
         return result | (self.compared(cri, bare) if on_cri else {})
 
     SIDECAR = "trap 'exit 0' TERM; touch /tmp/up; while :; do sleep 3600 & wait $!; done"
@@ -318,7 +375,7 @@ class Bench:
         return p, time.perf_counter() - t
 
     def case_e(self):
-        times, stops, cri, bare = [], [], [], []
+        times, stops, floor, cri, bare = [], [], [], [], []
         for _ in range(max(2, self.rounds // 4)):
             p, took = self.hundred()
             times.append(took)
@@ -326,6 +383,8 @@ class Bench:
             p.send_signal(signal.SIGTERM)
             p.wait()
             stops.append(time.perf_counter() - t)
+            if self.floor:
+                floor.append(self.floor_seconds("e"))
             if self.containerd:
                 p, took = self.hundred(self.image, *self.on_cri())
                 cri.append(took)
@@ -333,6 +392,8 @@ class Bench:
                 p.wait()
                 bare.append(self.bare_seconds("e"))
         result = {"all running s": round(statistics.median(times), 2), "all stopped s": round(statistics.median(stops), 2)}
+        if floor:
+            result |= self.above(statistics.median(times), floor)
         return result | (self.compared(cri, bare) if cri else {})
 
     @staticmethod

@@ -25,6 +25,8 @@ pub mod doctor;
 mod elsewhere;
 mod fault;
 #[doc(hidden)]
+pub mod floor;
+#[doc(hidden)]
 pub mod fuzz;
 mod hurry;
 mod layout;

@@ -40,7 +40,7 @@ pub(super) const ALLOWED: [Rule; 11] = [
 ];
 
 /// Attaches the allow list to a cgroup of the unified hierarchy.
-pub(super) fn attach(cgroup: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn attach(cgroup: BorrowedFd<'_>) -> io::Result<()> {
     bpf::attach_device_filter(cgroup, &bpf::device_program(&ALLOWED))
 }
 

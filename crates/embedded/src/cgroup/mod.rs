@@ -11,6 +11,8 @@ mod devices;
 mod limits;
 mod usage;
 
+pub(crate) use devices::attach as limit_devices;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;

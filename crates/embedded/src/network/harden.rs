@@ -56,7 +56,7 @@ pub(super) fn port(address: Ipv4Addr) -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel cannot filter what an interface receives.
-pub(super) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
+pub(crate) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
     let (name, mac) = (interface_name(address), mac_of(address));
     let ip: Rule<'_> = &|m| {
         ipv4_from(m, mac, address);
@@ -69,6 +69,14 @@ pub(super) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
     };
     let rules = vec![ip, arp, &|m| drop_packet(m)];
     Nft::open()?.replace_chains(Family::Netdev, &[(name.clone(), Hook::Ingress(&name), rules)])
+}
+
+/// Removes the filter of a pod's port.
+///
+/// # Errors
+/// The kernel refused it.
+pub(crate) fn unfilter_port(address: Ipv4Addr) -> io::Result<()> {
+    Nft::open()?.remove_chains(Family::Netdev, &[interface_name(address)])
 }
 
 /// Removes the filters of ports that are gone. Linux 6.16 and later keep the chain of an interface that was removed.

@@ -29,8 +29,10 @@ mod tests;
 mod uplink;
 
 pub use forward::Forwarders;
+pub(crate) use harden::{filter_port, unfilter_port};
 pub use outrigger_runtime::netns::{connect_tcp, socket_in};
 pub use subnet::Subnet;
+pub(crate) use subnet::mac_of;
 pub(crate) use uplink::Uplink;
 
 use std::fs::File;

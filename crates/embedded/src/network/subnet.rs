@@ -103,7 +103,7 @@ pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Sub
 
 /// A hardware address derived from the IPv4 address, so that neighbour tables stay valid when an address
 /// moves to another pod.
-pub(super) fn mac_of(address: Ipv4Addr) -> Mac {
+pub(crate) fn mac_of(address: Ipv4Addr) -> Mac {
     let [a, b, c, d] = address.octets();
     [OUR_MACS[0], OUR_MACS[1], a, b, c, d]
 }
