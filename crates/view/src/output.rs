@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use outrigger_lifecycle::trace::{ContainerEvent, LogStream, Record, TraceEvent, WorkloadRecord};
@@ -108,7 +108,8 @@ pub struct Output {
     stage: Stage,
     /// Incomplete lines, by pod and container.
     partial: Arc<Mutex<Partials>>,
-    zone: jiff::tz::TimeZone,
+    /// Found when the first time of day is shown: it takes a walk through all time zones.
+    zone: Arc<OnceLock<jiff::tz::TimeZone>>,
     /// Whether entries are kept for the closing summary.
     remembers: bool,
 }
@@ -181,7 +182,6 @@ impl Output {
             .name("output".into())
             .stack_size(256 << 10)
             .spawn(move || work(rx, watched))?;
-        let zone = jiff::tz::TimeZone::system();
         let is_terminal = format == Format::Live;
         Ok(Output {
             format,
@@ -192,7 +192,7 @@ impl Output {
             tx,
             stage,
             partial: Arc::default(),
-            zone,
+            zone: Arc::default(),
             remembers: true,
         })
     }
@@ -446,7 +446,10 @@ impl Output {
     fn clock(&self, exact: Duration) -> String {
         let nanos = i128::try_from(exact.as_nanos()).unwrap_or(0);
         match jiff::Timestamp::from_nanosecond(nanos) {
-            Ok(at) => at.to_zoned(self.zone.clone()).strftime("%H:%M:%S%.3f").to_string(),
+            Ok(at) => {
+                let zone = self.zone.get_or_init(jiff::tz::TimeZone::system);
+                at.to_zoned(zone.clone()).strftime("%H:%M:%S%.3f").to_string()
+            }
             Err(_) => String::new(),
         }
     }
