@@ -23,10 +23,12 @@ pub fn unmount_all(path: &Path) {
 /// Something cannot be unmounted (then nothing is removed: it could delete someone else's files), or not
 /// removed.
 pub fn remove_tree(dir: &Path) -> io::Result<()> {
-    for mount in mounts_below(dir) {
-        unmount_all(&mount);
-    }
-    if let Some(mount) = mounts_below(dir).first() {
+    let mounts = mounts_below(dir);
+    mounts.iter().for_each(|mount| unmount_all(mount));
+    // The list is long on a machine with many pods: it is read again only if something was unmounted.
+    if !mounts.is_empty()
+        && let Some(mount) = mounts_below(dir).first()
+    {
         return Err(io::Error::other(format!("{} cannot be unmounted", mount.display())));
     }
     crate::tree::remove(dir)
