@@ -12,12 +12,36 @@ mod verdict;
 
 pub(crate) use verdict::allows;
 
-use super::caps::CapSet;
+use std::sync::OnceLock;
+
+use super::caps::{self, CapSet};
 use super::fault::Fault;
 use outrigger_runtime::{Identity, Seccomp};
 
+/// The default filter, for the capabilities of a container that asks for nothing special.
+static PREPARED: OnceLock<(CapSet, Vec<libc::sock_filter>)> = OnceLock::new();
+
+/// Compiles the filter that most containers have. Processes that are forked from this one do not compile it again.
+pub(crate) fn prepare() {
+    let identity = Identity::default();
+    // If it fails, the first container says so.
+    if let Ok(caps) = caps::wanted(&identity)
+        && let Ok(Some(filter)) = compile(&identity, caps)
+    {
+        let _ = PREPARED.set((caps, filter));
+    }
+}
+
 /// The filter for a container; `None` is unconfined.
 pub(crate) fn filter(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
+    let is_default = !identity.privileged && identity.seccomp == Seccomp::Default;
+    match PREPARED.get() {
+        Some((prepared, filter)) if is_default && *prepared == caps => Ok(Some(filter.clone())),
+        _ => compile(identity, caps),
+    }
+}
+
+fn compile(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
     policy(identity, caps)?.map(|policy| policy.compile()).transpose()
 }
 
@@ -35,4 +59,26 @@ fn policy(identity: &Identity, caps: CapSet) -> Result<Option<policy::Policy>, F
         Seccomp::Default => default::policy(caps, oci::kernel()),
         Seccomp::Localhost(path) => oci::read(path, caps)?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prepared_filter_is_the_one_that_would_be_compiled() {
+        prepare();
+        let usual = Identity::default();
+        let tracing = Identity { add_capabilities: vec!["SYS_PTRACE".into()], ..Identity::default() };
+        let unconfined = Identity { seccomp: Seccomp::Unconfined, ..Identity::default() };
+        let privileged = Identity { privileged: true, ..Identity::default() };
+        for identity in [usual, tracing, unconfined, privileged] {
+            let caps = caps::wanted(&identity).unwrap();
+            let code = |filter: Option<Vec<libc::sock_filter>>| {
+                filter.map(|filter| filter.iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect::<Vec<_>>())
+            };
+            let (given, compiled) = (filter(&identity, caps).unwrap(), compile(&identity, caps).unwrap());
+            assert_eq!(code(given), code(compiled), "{identity:?}");
+        }
+    }
 }

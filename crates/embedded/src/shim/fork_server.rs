@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::server;
-use crate::{socket, sys};
+use crate::{seccomp, socket, sys};
 
 /// The length of an answer: a pid, or a negative error number.
 pub(crate) const ANSWER: usize = 4;
@@ -31,6 +31,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     sys::ignore_signal(libc::SIGCHLD);
     // Also if it is stopped and cannot notice the end of its agent. Shims do not inherit this.
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
+    seccomp::prepare();
     let room: usize = args.iter().map(|arg| arg.len() + 1).sum();
     loop {
         let (mut id, mut fds) = ([0; ID_MAX], Vec::new());
