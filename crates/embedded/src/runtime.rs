@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub struct EmbeddedRuntime {
     guard: tokio::sync::Mutex<Option<Child>>,
     /// Removed sandboxes that were on the bridge: the kernel may need a moment to remove their interfaces.
     off_bridge: Mutex<Vec<SandboxId>>,
+    /// The bridge was there before this run's pods, and nobody may need it when they are gone.
+    network_is_left: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -145,6 +148,7 @@ impl EmbeddedRuntime {
             oci: OciRuntimes::default(),
             guard: tokio::sync::Mutex::default(),
             off_bridge: Mutex::default(),
+            network_is_left: AtomicBool::new(false),
         })
     }
 
@@ -223,7 +227,14 @@ impl EmbeddedRuntime {
         let _ = tokio::task::spawn_blocking(move || reclaim::once(&hierarchies)).await;
         // Also after a run that was killed when its last pod was already gone.
         if network::is_changed().await {
-            self.release_network_aside();
+            let pods = lock(&self.sandboxes);
+            if pods.is_empty() {
+                drop(pods);
+                self.release_network_aside();
+            } else {
+                // This run may be about to use it. The end of one of its pods is early enough to ask again.
+                self.network_is_left.store(true, Ordering::Relaxed);
+            }
         }
         removed
     }
@@ -581,8 +592,11 @@ impl Runtime for EmbeddedRuntime {
                 network::unpublish(&pod.published_at()).await;
             }
             self.claims.release(&pod.dir);
-            if pod.is_on_bridge() {
+            let was_on_bridge = pod.is_on_bridge();
+            if was_on_bridge {
                 lock(&self.off_bridge).push(id.clone());
+            }
+            if self.network_is_left.swap(false, Ordering::Relaxed) || was_on_bridge {
                 self.release_network_aside();
             }
         }

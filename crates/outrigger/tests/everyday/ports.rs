@@ -18,6 +18,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("clients_of_a_port_do_not_stop_the_run", clients_of_a_port_do_not_stop_the_run),
     ("containers_keep_the_limit_of_open_files", containers_keep_the_limit_of_open_files),
     ("rules_of_a_firewall_are_as_before", rules_of_a_firewall_are_as_before),
+    ("a_bridge_that_a_killed_run_left_is_removed", a_bridge_that_a_killed_run_left_is_removed),
 ];
 
 /// The binary with another limit of open files, as `ulimit` sets it.
@@ -135,29 +136,52 @@ fn containers_keep_the_limit_of_open_files(bench: &Bench, name: &str) {
 
 /// On a host of its own with a closed FORWARD chain, and an administrator's rule about the bridge.
 fn rules_of_a_firewall_are_as_before(bench: &Bench, name: &str) {
-    let dir = bench.work.join(name);
-    std::fs::create_dir_all(&dir).expect("a directory");
     let mut main = bench.container("main", "true");
     main["ports"] = json!([{"containerPort": 8080, "hostPort": 8080}]);
+    let before = "iptables -w -P FORWARD DROP
+iptables -w -A FORWARD -i outrigger0 -d 198.51.100.0/24 -j REJECT
+iptables -w -S > before";
+    let after = "iptables -w -S > after
+diff before after";
+    run_and_wait_for_the_bridge(bench, name, &main, before, "private", after);
+}
+
+/// Also by a run whose pods do not use it. Its address says that it is ours.
+fn a_bridge_that_a_killed_run_left_is_removed(bench: &Bench, name: &str) {
+    let main = bench.container("main", "true");
+    let before = "ip link add outrigger0 address 0a:58:0a:59:00:01 type bridge";
+    run_and_wait_for_the_bridge(bench, name, &main, before, "none", "true");
+}
+
+/// Runs a pod on a host of its own, between two scripts, and waits until the host has no bridge.
+fn run_and_wait_for_the_bridge(
+    bench: &Bench,
+    name: &str,
+    main: &serde_json::Value,
+    before: &str,
+    network: &str,
+    after: &str,
+) {
+    let dir = bench.work.join(name);
+    std::fs::create_dir_all(&dir).expect("a directory");
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.replace('_', "-")},
         "spec": {"restartPolicy": "Never", "containers": [main]}});
     let manifest = dir.join("manifest.json");
     std::fs::write(&manifest, pod.to_string()).expect("a manifest");
-    let script = r#"set -e
+    let script = format!(
+        r#"set -e
 ip link set lo up
-iptables -w -P FORWARD DROP
-iptables -w -A FORWARD -i outrigger0 -d 198.51.100.0/24 -j REJECT
-iptables -w -S > before
-"$0" run -q --network private --state-dir state manifest.json
+{before}
+"$0" run -q --network {network} --state-dir state manifest.json
 i=0
 while [ -e /proc/sys/net/ipv4/conf/outrigger0 ]; do
-    i=$((i + 1)); [ $i -lt 600 ] || { echo the bridge stays; exit 1; }
+    i=$((i + 1)); [ $i -lt 600 ] || {{ echo the bridge stays; exit 1; }}
     sleep 0.1
 done
-iptables -w -S > after
-diff before after"#;
+{after}"#
+    );
     let mut command = Command::new("unshare");
-    command.args(["--net", "sh", "-c", script]).arg(&bench.binary).current_dir(&dir);
+    command.args(["--net", "sh", "-c", &script]).arg(&bench.binary).current_dir(&dir);
     let said = command.env("OUTRIGGER_RUNTIME_DIR", bench.sockets()).output().expect("unshare");
     assert!(said.status.success(), "{said:?}");
 }
