@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use crate::container::caps;
+use crate::caps;
 use crate::{cgroup, network, seccomp};
 use outrigger_runtime::Identity;
 
