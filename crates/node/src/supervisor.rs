@@ -217,7 +217,7 @@ impl<R: Runtime> Pods for Supervisor<R> {
     fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), WorkloadError> {
         self.run_pod(number, &pod, status)?;
         // The only line about what was there before; what changes from now on is reported as always.
-        self.sinks.output.note(&format!("{} is taken over from the node before", pod.manifest.name()));
+        self.sinks.output.note(&format!("adopted {} from the previous node process", pod.manifest.name()));
         Ok(())
     }
 

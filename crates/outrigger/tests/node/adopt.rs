@@ -60,7 +60,7 @@ fn goes_on(bench: &Bench, name: &str) {
         assert_eq!(after["containers"][at]["restarts"], before["containers"][at]["restarts"]);
     }
     let count = |text: &str| node.said().matches(text).count();
-    assert_eq!(count("web is taken over from the node before"), 3, "{}", node.account());
+    assert_eq!(count("adopted web from the previous node process"), 3, "{}", node.account());
     // What the first process has reported is no news for the others.
     assert_eq!(count("phase Running"), 1, "{}", node.account());
     assert_eq!(node.must(&["exec", "web", "-c", "app", "--", "echo", "hello"]), "hello\n");
