@@ -17,8 +17,9 @@ use rustix::io::Errno;
 
 /// Directories kept open on the path from the root of a tree to the current one.
 const OPEN_MAX: usize = 32;
-/// Rounds of a removal if someone fills the tree at the same time.
-const TURNS_MAX: usize = 16;
+/// Rounds of a removal if someone fills the tree at the same time. Another removal does so too: it moves directories of a
+/// deep tree up, once for every [`OPEN_MAX`] levels.
+const TURNS_MAX: usize = 4096;
 
 /// The path from the root of a tree down to the current directory.
 ///
@@ -276,7 +277,7 @@ pub fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         result = remove_once(parent, &name);
         match &result {
             // It is being filled at the same time.
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::yield_now(),
             _ => break,
         }
     }
@@ -362,7 +363,7 @@ fn empty(root: OwnedFd) -> io::Result<()> {
             continue;
         };
         if descent.depth() >= OPEN_MAX {
-            lifted.push(lift(descent.here(), &name, descent.root.as_fd(), &mut number)?);
+            lifted.extend(lift(descent.here(), &name, descent.root.as_fd(), &mut number)?);
             continue;
         }
         let child = match open_to_empty(descent.here(), &name) {
@@ -383,13 +384,19 @@ fn empty(root: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves a directory to the top with an unused name.
-fn lift(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, number: &mut u64) -> io::Result<CString> {
+/// Moves a directory to the top with an unused name, unless someone else has removed it.
+fn lift(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    top: BorrowedFd<'_>,
+    number: &mut u64,
+) -> io::Result<Option<CString>> {
     loop {
         *number += 1;
         let to = CString::new(format!(".outrigger-removed-{number}"))?;
         match rustix::fs::renameat_with(from, name, top, &to, rustix::fs::RenameFlags::NOREPLACE) {
-            Ok(()) => return Ok(to),
+            Ok(()) => return Ok(Some(to)),
+            Err(Errno::NOENT) => return Ok(None),
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(named(name, errno)),
         }
@@ -400,7 +407,11 @@ fn lift(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, number: &mut u64
 fn remove_files(directory: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut directories = Vec::new();
     for entry in Dir::read_from(directory)? {
-        let entry = entry?;
+        let entry = match entry {
+            // The directory itself was removed.
+            Err(Errno::NOENT) => break,
+            entry => entry?,
+        };
         let name = entry.file_name();
         if is_dot(name) {
             continue;

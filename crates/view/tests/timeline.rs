@@ -300,7 +300,7 @@ fn the_text_trace_tells_the_story() {
     let text = trace_text(&plan, &outcome.trace, None);
     println!("{text}");
     for line in
-        ["app      starting         after logs is started", "phase            from=Running to=Succeeded"]
+        ["app      starting         after logs was started", "phase            from=Running to=Succeeded"]
     {
         assert!(text.contains(line), "no {line:?} in\n{text}");
     }

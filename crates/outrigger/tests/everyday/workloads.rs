@@ -74,7 +74,7 @@ fn several(bench: &Bench, _: &str) {
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("Deployment/selected is gone\n"), "{said:?}");
     // They have not failed: they were stopped.
-    let table = must(bench, &["ps", "-l", "app=selected"]);
+    let table = must(bench, &["ps", "-a", "-l", "app=selected"]);
     assert!(table.contains(" Stopped ") && !table.contains(" Failed "), "{table}");
     let live = run.events_named("finished").len();
     let made = run.events_named("pod-created").len();

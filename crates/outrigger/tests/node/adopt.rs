@@ -318,7 +318,7 @@ fn workloads(bench: &Bench, name: &str) {
     node.down(Signal::KILL);
     node.up();
     let runs =
-        || -> serde_json::Value { serde_json::from_str(&node.must(&["ps", "-o", "json"])).expect("JSON") };
+        || -> serde_json::Value { serde_json::from_str(&node.must(&["ps", "-a", "-o", "json"])).expect("JSON") };
     let succeeded = || {
         let pods = runs()[0]["pods"].as_array().cloned().unwrap_or_default();
         pods.iter().filter(|pod| pod["workload"] == "Job/report" && pod["phase"] == "Succeeded").count()
