@@ -41,7 +41,7 @@ pub enum AgentError {
     CannotUpdate(#[from] CannotUpdate),
 }
 
-/// Runs pods, each with its own worker. Cheap to clone; workers end when the last clone is dropped.
+/// Runs pods, each with its own worker. Cheap to clone. The workers end when the last clone is dropped.
 pub struct Agent<R>(Arc<Inner<R>>);
 
 impl<R> Clone for Agent<R> {
@@ -106,22 +106,23 @@ enum Left {
     /// State of a pod that ended when the machine was shut down. The pod starts again, except for containers
     /// that run only once.
     ShutDown(Box<Found>),
-    /// State of a pod that is being stopped for a shutdown of the machine, by a process that did not live to see
-    /// the end of it. The stop is finished with the plan it began with, which the second part has if it is another
-    /// one; then the pod starts again.
+    /// State of a pod that another process was stopping for a shutdown of the machine when that process
+    /// ended. The stop is finished with the plan that it began with. The second part has that plan if it
+    /// differs from the wanted one. Then the pod starts again.
     ShuttingDown(Box<Found>, Option<Box<PodContext>>),
-    /// Complete state. The second part is the pod with the plan it was started with, if that is another one.
+    /// Complete state. The second part has the plan that the pod was started with, if it differs from the
+    /// wanted one.
     State(Box<Found>, Option<Box<PodContext>>),
 }
 
-/// What is done before a pod's worker begins.
+/// What happens before a pod's worker begins.
 enum Before<R> {
     Nothing(Left),
-    /// A stop that another process began is finished.
+    /// Finish a stop that another process began.
     Stop(Box<Stop<R>>),
 }
 
-/// The rest of a stop for a shutdown of the machine.
+/// A stop for a shutdown of the machine that another process did not finish.
 struct Stop<R> {
     worker: Worker<R>,
     found: Found,
@@ -131,7 +132,7 @@ struct Stop<R> {
 }
 
 impl<R: Runtime> Stop<R> {
-    /// Finishes the stop. What is left is a pod that was shut down with the machine.
+    /// Finishes the stop. The pod is then in the state of one that was shut down with the machine.
     async fn finish(mut self, resuming: ResumingPod) -> Left {
         let mut last = self.found.clone();
         self.worker.resume(self.found).await;
@@ -202,7 +203,8 @@ impl<R: Runtime> Agent<R> {
         self.0.subscribers.subscribe(scope)
     }
 
-    /// Makes everything of a pod that does not depend on its run: once for each pod.
+    /// Translates a pod to the runtime's types. The result holds everything that does not change while the
+    /// pod runs.
     ///
     /// # Errors
     /// Returns the reason if the pod cannot be run.
@@ -213,7 +215,7 @@ impl<R: Runtime> Agent<R> {
     /// Checks whether a pod could be created now.
     ///
     /// # Errors
-    /// Returns the reason if it cannot be created; retrying is unlikely to help.
+    /// Returns the reason if it cannot be created. A retry is unlikely to help.
     pub fn check(&self, pod: &PreparedPod) -> Result<(), SandboxError> {
         let checked = self.0.runtime.check_sandbox(&pod.context.sandbox_spec()?);
         checked.map_err(|error| SandboxError::runtime(error, pod.context.spec()))
@@ -263,7 +265,7 @@ impl<R: Runtime> Agent<R> {
         let (mut context, mut update) = (wanted.clone(), None);
         let found = match found {
             Left::ShuttingDown(found, stopped) => {
-                // The stop is the machine's, not the workload's: subscribers get no events of it.
+                // The machine requested this stop, not the workload, so subscribers get no events about it.
                 let quiet = WorkerOptions {
                     clock: inner.clock,
                     stop: options.stop.clone(),
@@ -281,8 +283,9 @@ impl<R: Runtime> Agent<R> {
             }
             Left::State(found, started) => {
                 if let Some(started) = started {
-                    // An update requested before the process ended is applied by the next one. Any other difference
-                    // comes from a change of version: a pod is stopped by the plan it was started with (G-30).
+                    // If the difference is an update that was requested before the process ended, it is
+                    // applied now. Any other difference comes from another version of Outrigger: a pod is
+                    // stopped by the plan that it was started with (G-30).
                     let is_update = changes(started.plan(), wanted.plan()).is_ok_and(|all| !all.is_empty());
                     update = is_update.then(|| wanted.clone());
                     context = Arc::new(*started);
@@ -384,7 +387,7 @@ impl<R: Runtime> Agent<R> {
         }
     }
 
-    /// Stops a pod gracefully and in order. Does nothing if the pod has ended. Later requests can only
+    /// Stops a pod gracefully and in order. Does nothing if the pod has ended. A later request can only
     /// shorten the grace period.
     pub fn stop(&self, uid: &PodUid, request: StopRequest) {
         if let Some(member) = self.members().get(uid) {
@@ -409,16 +412,15 @@ impl<R: Runtime> Agent<R> {
         Ok(())
     }
 
-    /// Restarts one container of a pod, or all of them in order. `reply` takes the result. It is dropped if the
-    /// pod does not exist or has ended.
+    /// Restarts one container of a pod, or all of them in order. `reply` is called with the result. It is
+    /// dropped without a call if the pod does not exist or has ended.
     pub fn restart(&self, uid: &PodUid, container: Option<usize>, reply: RestartReply) {
         if let Some(member) = self.members().get(uid) {
             let _ = member.orders.send(PodOrder::Restart { container, reply });
         }
     }
 
-    /// Removes a pod that has ended: its status and logs can no longer be read. Does nothing if the pod has
-    /// not ended.
+    /// Removes a pod that has ended, with its status and logs. Does nothing if the pod has not ended.
     pub fn remove(&self, uid: &PodUid) {
         let mut members = self.members();
         if members.get(uid).is_some_and(|member| member.latest.get().over)
@@ -464,7 +466,7 @@ impl<R: Runtime> Agent<R> {
     }
 
     /// Removes pods from the runtime that were not added because their persisted state is damaged or missing.
-    /// No other component removes them.
+    /// Nothing else removes them.
     pub async fn remove_unknown(&self) {
         let inner = &*self.0;
         let known: BTreeSet<SandboxId> =
@@ -536,7 +538,7 @@ async fn watch_worker<R: Runtime>(
         Some(Ok(result)) => (result, EndCause::Finished),
         Some(Err(e)) => {
             tracing::error!("the pod's worker failed: {e}");
-            // The worker no longer manages its containers.
+            // The worker no longer manages the pod's containers.
             remove_pod(&*runtime, &context).await;
             (PodResult { phase: Phase::Failed, failed: None }, EndCause::WorkerFailed)
         }

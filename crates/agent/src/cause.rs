@@ -28,7 +28,7 @@ fn of_sandbox(error: &RuntimeError, sysctls: &[Sysctl]) -> Option<SandboxCause> 
             Some(SandboxCause::SysctlRefused { sysctl })
         }
         RuntimeError::Config(_) => Some(SandboxCause::Unsupported),
-        // Faults of containers, and what nothing is known of.
+        // Errors of containers, and errors without a known cause.
         RuntimeError::User { .. }
         | RuntimeError::MountPoint { .. }
         | RuntimeError::WorkingDir(_)
@@ -51,7 +51,7 @@ pub(crate) fn of_start(error: &RuntimeError, container: &Container) -> Option<St
         RuntimeError::MountPoint { target, .. } => match mounted_at(container, target) {
             _ if is_inside_volume(container, target) => None,
             Some(mount) => Some(StartCause::MountPoint { mount }),
-            // One of the files that every container gets.
+            // The target belongs to a file that every container gets, such as `/etc/hosts`.
             None => Some(StartCause::UnusableImage),
         },
         RuntimeError::WorkingDir(_) => {
@@ -60,7 +60,8 @@ pub(crate) fn of_start(error: &RuntimeError, container: &Container) -> Option<St
         }
         RuntimeError::Image(_) => Some(StartCause::UnusableImage),
         RuntimeError::Config(_) => Some(StartCause::Unsupported),
-        // Faults of sandboxes, and what nothing is known of. A program that cannot be executed is an exit.
+        // Errors of sandboxes, and errors without a known cause. A program that cannot be executed counts as
+        // an exit.
         RuntimeError::Sysctl { .. }
         | RuntimeError::Create(_)
         | RuntimeError::HostPort { .. }
@@ -74,12 +75,13 @@ fn mount_points(container: &Container) -> impl Iterator<Item = PathBuf> {
     container.volume_mounts.iter().flatten().map(|mount| Path::new("/").join(&mount.mount_path))
 }
 
-/// The place in `volumeMounts` of what is mounted there.
+/// The index in `volumeMounts` of the mount at `target`.
 fn mounted_at(container: &Container, target: &Path) -> Option<usize> {
     mount_points(container).position(|at| at == target)
 }
 
-/// Whether a path is inside of a volume. Other containers and programs change what volumes hold.
+/// Whether a path is inside a volume. Such a failure may be temporary, because other containers can change
+/// the volume's content.
 fn is_inside_volume(container: &Container, path: &Path) -> bool {
     mount_points(container).any(|at| path.starts_with(&at) && path != at)
 }
@@ -90,7 +92,7 @@ pub(crate) enum SpecError {
     /// Its environment refers to something that does not exist.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// It wants a block device as a device.
+    /// It uses `volumeDevices`.
     #[error("volumeDevices are not supported; mount the device with a hostPath volume")]
     VolumeDevices,
     /// A volume cannot be mounted.
@@ -122,27 +124,27 @@ pub enum SandboxError {
     /// The runtime could not create the sandbox.
     #[error("{source}")]
     Runtime {
-        /// What it answered.
+        /// The runtime's error.
         source: RuntimeError,
-        /// What that means for this pod, if it is known.
+        /// The cause for the engine and for hints, if it is known.
         cause: Option<SandboxCause>,
     },
     /// A volume could not be created.
     #[error("volume {name:?}: {source}")]
     Volume {
-        /// Its place in the pod.
+        /// The index in the pod's `volumes`.
         index: usize,
-        /// Its name.
+        /// The name of the volume.
         name: String,
         /// What failed.
         source: VolumeError,
     },
-    /// `/etc/hosts` and the like could not be written.
+    /// `/etc/hosts` or another file for all containers could not be written.
     #[error("cannot write the pod's files below {}: {source}", dir.display())]
     Files {
         /// The directory of the pod.
         dir: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The resources of the pod are invalid.
@@ -154,7 +156,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// The runtime could not create the sandbox of this pod.
+    /// The error of a runtime that could not create the sandbox of this pod.
     pub(crate) fn runtime(source: RuntimeError, pod: &PodSpec) -> Self {
         let sysctls = pod.security_context.as_ref().and_then(|context| context.sysctls.as_deref());
         let cause = of_sandbox(&source, sysctls.unwrap_or_default());

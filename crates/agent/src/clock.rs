@@ -26,7 +26,7 @@ const READING_ERROR: Duration = Duration::from_millis(100);
 /// The longest single wait. Tokio's timer wheel has an upper limit.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60 * 24 * 365);
 
-/// The source of time.
+/// The source of time for all pods of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     wall: Duration,
@@ -105,8 +105,8 @@ impl Clock {
     }
 }
 
-/// The age is the difference of two wall-clock readings. The wall clock itself may have been changed since
-/// the run started, and this clock does not follow such changes.
+/// Converts by the age: the difference of two readings of the wall clock. The wall clock may have been set
+/// since the run started, and this clock does not follow such changes.
 fn noted(at: Duration, wall: Duration, now: Time) -> Time {
     Time(now.0.saturating_sub(millis(wall.saturating_sub(at))))
 }
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The machine is suspended for an hour: a deadline in half an hour has passed when it resumes.
+    /// The machine is suspended for an hour. A deadline in half an hour has passed when it resumes.
     #[tokio::test(start_paused = true)]
     async fn suspended_time_counts() {
         static ASLEEP: AtomicU64 = AtomicU64::new(7_000);
@@ -221,7 +221,7 @@ mod tests {
             let ended = wall.saturating_sub(Duration::from_secs(2));
             assert_eq!(noted(ended, wall, now), Time(now.0 - 2_000), "{wall:?}");
         }
-        // The wall clock was set back since: the result is not in the future.
+        // The wall clock was set back since then. The result is not in the future.
         assert_eq!(noted(wall, wall - hours, now), now);
     }
 

@@ -105,7 +105,7 @@ impl Environment<'_> {
             let value = match &variable.value_from {
                 Some(from) if written.is_empty() => match self.value_from(container, from)? {
                     Some(value) => value,
-                    // An optional reference that does not resolve: the variable is not set.
+                    // The reference is optional and does not resolve, so the variable is not set.
                     None => continue,
                 },
                 _ => expand(written, |name| variables.get(name)),
@@ -188,7 +188,7 @@ fn missing(kind: &'static str, name: &str) -> ReferenceError {
     ReferenceError::Object { kind, name: name.to_owned() }
 }
 
-/// Any printable ASCII character except `=`.
+/// Whether all characters are printable ASCII, and none is `=`.
 fn is_variable_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=')
 }

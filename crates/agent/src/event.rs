@@ -207,7 +207,7 @@ impl Subscribers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
-        // Each change of the list is atomic.
+        // Each change of the list is atomic, so the list is valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
-//! Files that must survive the process. Each is replaced atomically and never synced: they have to survive a
-//! crash of the process, not of the machine.
+//! Reads and writes files that must survive the process. Each is replaced atomically. Files are never synced,
+//! because they must survive a crash of the process, not of the machine.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -40,10 +40,10 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// The content of a file: a JSON object, to which the version of its format is added.
+/// The content of a file: a JSON object. The version of its format is added when it is written.
 pub trait Saved: Serialize + DeserializeOwned {
-    /// Incremented when this version of outrigger could not read what another one writes. A new field that has a default
-    /// needs no new version.
+    /// The version of the format. Increment it when other versions of Outrigger could not read the file
+    /// correctly. A new field that has a default does not need a new version.
     const VERSION: u32;
 }
 
@@ -55,7 +55,7 @@ struct Versioned<'a, T> {
     content: &'a T,
 }
 
-/// The part of a file that all versions have.
+/// The field that files of all versions have.
 #[derive(Deserialize)]
 struct Version {
     version: u32,

@@ -21,10 +21,10 @@ const USER_AGENT: &str = "kube-lifecycle/1.36";
 /// Why a hook failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// The grace period is over.
+    /// The grace period has ended.
     #[error("no time left in the grace period")]
     NoTimeLeft,
-    /// Its request is invalid.
+    /// Its HTTP request is invalid.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// Its port does not exist.
@@ -35,37 +35,37 @@ pub enum HookError {
     Connect {
         /// The port.
         port: u16,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The server answered with an error.
     #[error("{request} answered {status}")]
     Status {
-        /// `GET :8080/path`.
+        /// The request as messages show it, such as `GET :8080/path`.
         request: String,
-        /// At least 400.
+        /// The HTTP status, at least 400.
         status: u16,
     },
     /// The server did not answer.
     #[error("{request}: {detail}")]
     NoAnswer {
-        /// `GET :8080/path`.
+        /// The request as messages show it, such as `GET :8080/path`.
         request: String,
-        /// What happened instead.
+        /// What went wrong.
         detail: String,
     },
     /// Its command failed.
     #[error("exit code {code}{}", output.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
     ExitCode {
-        /// Not zero.
+        /// The exit code, which is not zero.
         code: i32,
-        /// The beginning of what the command wrote.
+        /// The beginning of the command's output.
         output: Option<String>,
     },
     /// It took too long.
     #[error("timed out after {0:?}")]
     TimedOut(Duration),
-    /// It says nothing to do.
+    /// It has no handler.
     #[error("the hook has no handler; give it exec, httpGet or sleep")]
     NoHandler,
     /// The runtime cannot execute its command.
@@ -76,7 +76,7 @@ pub enum HookError {
 /// The result of a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// `None` on success, otherwise what failed.
+    /// What failed; `None` on success.
     pub(crate) error: Option<String>,
     /// The hook's output, at most 1 KiB.
     pub(crate) output: String,

@@ -21,7 +21,7 @@ fn of_status(status: &str, signal: u32) -> Option<IgnoredBecause> {
     };
     let is_first = field("NSpid")?.split_whitespace().last()? == "1";
     match (has("SigIgn")?, has("SigCgt")?, has("SigBlk")?) {
-        // A process that blocks the signal receives it in another way, as small inits do.
+        // A process that blocks the signal waits for it in another way, as small init programs do.
         (_, _, true) | (false, true, _) => None,
         (true, ..) => Some(IgnoredBecause::Ignored),
         (false, false, _) => is_first.then_some(IgnoredBecause::NoHandler),

@@ -1,13 +1,13 @@
 //! The agent runs pods identified by UID and reports one stream of typed events.
 //!
-//! [`Agent::start`] takes a runtime and a state directory. [`Agent::prepare`] makes a pod ready, [`Agent::add`] runs it, [`Agent::update`]
-//! changes it in place, [`Agent::stop`] stops it in order, and [`Agent::remove`] removes one that has ended.
-//! [`Agent::subscribe`] returns events, [`Agent::state`] the current state. The agent does not know about
-//! terminals, manifest files or exit codes.
+//! [`Agent::start`] takes a runtime and a state directory. [`Agent::prepare`] translates a pod,
+//! [`Agent::add`] runs it, [`Agent::update`] changes it in place, [`Agent::stop`] stops it in order, and
+//! [`Agent::remove`] removes a pod that has ended. [`Agent::subscribe`] returns events, [`Agent::state`] the
+//! current state. The agent does not know about terminals, manifest files or exit codes.
 //!
 //! Each pod has one worker, which passes events to the engine and executes the engine's actions on the
 //! runtime. It contains no ordering rules. Every action runs in its own task, so containers do not block each
-//! other (G-13 to G-17), and every result is an event the worker handles immediately: nothing is polled
+//! other (G-13 to G-17). Every result is an event that the worker handles immediately: nothing is polled
 //! between an exit and the actions that follow from it.
 
 mod agent;

@@ -110,7 +110,8 @@ impl Follower {
         }
     }
 
-    /// Reads all files in the directory: a notification may be lost, and files may have existed before.
+    /// Reads all files in the directory: a notification may be lost, and files may exist before the watch
+    /// begins.
     async fn emit_all(&mut self, watch: i32) {
         let Some(watched) = self.watches.get(&watch) else { return };
         for attempt in attempts(&watched.dir) {
@@ -120,7 +121,7 @@ impl Follower {
 
     async fn emit(&mut self, watch: i32, name: OsString) {
         let Some(watched) = self.watches.get_mut(&watch) else { return };
-        // Rotated files are read by the reader of the current one.
+        // The reader of the current file also reads the rotated ones.
         if Path::new(&name).extension().is_none_or(|extension| extension != "log") {
             return;
         }

@@ -23,7 +23,7 @@ pub struct AgentOptions {
 /// What happens to pods when the process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// They end with it; nothing is persisted.
+    /// They end with it. Nothing is persisted.
     Process,
     /// They keep running. Their state is persisted before it is acted on, and the next agent with the same
     /// state directory resumes them.
@@ -35,7 +35,7 @@ pub enum Durability {
 pub enum LogLines {
     /// It is emitted.
     Emitted,
-    /// It is not emitted; it can be read from the log files.
+    /// It is not emitted. It can be read from the log files.
     Kept,
 }
 
@@ -51,9 +51,9 @@ pub enum StatusUpdates {
 /// What a retriable failure does to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The failed operation is retried, whatever the failure.
+    /// The failed operation is retried, even if a retry cannot help.
     Retry,
-    /// It is retried, unless waiting cannot help: then the pod is stopped.
+    /// The failed operation is retried if waiting may help. Otherwise the pod is stopped.
     StopIfHopeless,
     /// The pod is stopped before anything is retried.
     Stop,
@@ -70,8 +70,8 @@ pub struct PodOptions {
     pub network: NetworkMode,
     /// Whether pods that do not set `hostUsers` get a user namespace.
     pub user_namespaces: UserNamespaces,
-    /// Ports of the pod to publish on the host, in addition to its `hostPort`s; for runs with one pod at a
-    /// time.
+    /// Ports of the pod to publish on the host, in addition to its `hostPort`s. Only for runs with one pod at
+    /// a time.
     pub publish: Vec<PublishedPort>,
     /// Maximum number of processes and threads per container; `None` means no limit.
     pub pids_limit: Option<u64>,
@@ -94,7 +94,7 @@ impl PodOptions {
     }
 }
 
-/// Which pods get a user namespace, of those that do not set `hostUsers`.
+/// Which of the pods that do not set `hostUsers` get a user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum UserNamespaces {
     /// All pods, except those that request something incompatible.

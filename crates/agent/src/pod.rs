@@ -70,7 +70,7 @@ pub struct PodContext {
 /// Why a pod cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
-    /// The plan is that of another pod.
+    /// The plan belongs to another pod.
     #[error("the plan names containers the pod does not have")]
     Plan,
     /// A port of the host is invalid.
@@ -78,7 +78,8 @@ pub enum PodError {
     Port(#[from] PortError),
 }
 
-/// A pod that can be run. [`crate::Agent::prepare`] makes it; it is then checked, added, or applied as an update.
+/// A pod that can be run. [`crate::Agent::prepare`] creates it. It can then be checked, added, or applied as
+/// an update.
 #[derive(Debug)]
 pub struct PreparedPod {
     pub(crate) context: PodContext,
@@ -136,9 +137,9 @@ impl PodContext {
             _ => options.network,
         };
         let mut ports = match network {
-            // Its programs listen on the host themselves.
+            // With the host's network, programs listen on the host directly.
             NetworkMode::Host => Vec::new(),
-            // Without an address none can be published, which the runtime says.
+            // Without a network, no port can be published. The runtime reports that error.
             NetworkMode::Private | NetworkMode::None => host_ports(&containers)?,
         };
         ports.extend(options.publish.iter().cloned());
@@ -171,7 +172,7 @@ impl PodContext {
         })
     }
 
-    /// The same pod with another plan: the one it was started with.
+    /// The same pod with the plan that it was started with.
     pub(crate) fn with_plan(&self, plan: Plan) -> Result<Self, PodError> {
         let input = PodInput { pod: self.pod.clone(), lifecycle_types: self.lifecycle_types.clone() };
         let (companions, options) = (self.companions.clone(), self.options.clone());
@@ -180,7 +181,7 @@ impl PodContext {
         Ok(context.with_logs_of(self))
     }
 
-    /// The same pod after an update; readers of its logs are kept.
+    /// Takes over the readers of the logs from the same pod before an update.
     pub(crate) fn with_logs_of(self, before: &PodContext) -> Self {
         let (kept_logs, log_readers) = (before.kept_logs.clone(), before.log_readers.clone());
         PodContext { kept_logs, log_readers, ..self }
@@ -276,12 +277,12 @@ impl PodContext {
         })
     }
 
-    /// Whether the pod gets a user namespace, and what it requests that prevents it.
+    /// Whether the pod gets a user namespace, and if not, which of its requests prevents it.
     pub(crate) fn user_namespace(&self) -> userns::Choice {
         userns::choose(self.spec(), &self.containers, self.network, self.options.user_namespaces)
     }
 
-    /// What the pod requests that prevents a user namespace, if it would get one otherwise.
+    /// The request that prevents a user namespace, if the pod would get one otherwise.
     pub fn left_out_of_user_namespaces(&self) -> Option<String> {
         self.user_namespace().left_out
     }
@@ -322,7 +323,7 @@ impl PodContext {
         Ok(PodSandbox { reach: Reach::new(&sandbox), sandbox, volumes, files })
     }
 
-    /// With the host's network, the pod has the host's address.
+    /// Gives the pod the host's address if it uses the host's network.
     fn address(&self, sandbox: &mut Sandbox) {
         if self.network == NetworkMode::Host && sandbox.ips.is_empty() {
             sandbox.ips.extend(self.host.ip);
@@ -402,7 +403,7 @@ impl PodContext {
 
     /// Sets where the logs are kept after the pod has ended.
     pub(crate) fn logs_are_at(&self, dir: PathBuf) {
-        // They are moved only once.
+        // The logs are moved only once.
         let _ = self.kept_logs.set(dir);
     }
 
@@ -426,8 +427,8 @@ impl PodContext {
         ContainerId(id(&[self.uid.as_str(), &place, &self.containers[container].name]))
     }
 
-    /// Whether a container may be created before the preceding ones have run. That is possible only if
-    /// creating it neither affects them nor depends on them. Check `follows_files` first.
+    /// Whether a container may be created before the preceding ones have run. Its creation must neither
+    /// affect them nor depend on them. Check `follows_files` first.
     pub(crate) fn can_be_made_ahead(&self, spec: &ContainerSpec) -> bool {
         let pod = self.spec();
         let is_seen = pod.host_pid == Some(true) || pod.share_process_namespace == Some(true);
@@ -470,7 +471,7 @@ impl PodContext {
         let message = self.make_instance_files(index, attempt, &own);
         mounts.extend(message.map_err(|source| SpecError::Files { dir: self.dir.clone(), source })?);
         mounts.extend(own);
-        // A mount must not hide a nested one.
+        // Outer mounts come first, because a later mount hides those below its target.
         mounts.sort_by_key(|m| m.target.components().count());
         let mut env = line.env;
         if !env.iter().any(|(name, _)| name == "HOSTNAME") {
@@ -575,7 +576,7 @@ fn container_at(spec: &PodSpec, list: List, index: usize) -> Option<Container> {
         List::Init => spec.init_containers.as_ref()?.get(index).cloned(),
         List::Main => spec.containers.get(index).cloned(),
         List::Ephemeral => {
-            // The same fields under another type.
+            // An ephemeral container has the same fields, but another type.
             let container = spec.ephemeral_containers.as_ref()?.get(index)?;
             let mut object = serde_json::to_value(container).ok()?;
             object.as_object_mut()?.remove("targetContainerName");
@@ -584,8 +585,8 @@ fn container_at(spec: &PodSpec, list: List, index: usize) -> Option<Container> {
     }
 }
 
-/// Whether creating a container leaves its volumes unchanged: no mount point and no working directory to
-/// create.
+/// Whether the creation of a container leaves its volumes unchanged, because no mount point or working
+/// directory has to be created.
 fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
     let in_a_volume =
         |path: &Path| spec.mounts.iter().any(|m| path != m.target && path.starts_with(&m.target));
@@ -594,7 +595,7 @@ fn leaves_volumes_alone(spec: &ContainerSpec) -> bool {
         && !working_dir.is_some_and(|dir| in_a_volume(Path::new(dir)))
 }
 
-/// The ports of the host that containers ask for.
+/// The host ports that containers request.
 ///
 /// # Errors
 /// Returns an error if a port or an address is invalid.

@@ -58,7 +58,7 @@ impl PodFiles {
         PodFiles { files: there.filter(|(_, path)| path.is_file()).collect() }
     }
 
-    /// Mounts of the files, except those the container mounts over itself.
+    /// Mounts of the files, except where the container has its own mount.
     pub(crate) fn mounts(&self, container: &Container) -> Vec<Mount> {
         let taken = |target: &Path| {
             let own = container.volume_mounts.iter().flatten();

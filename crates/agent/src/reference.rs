@@ -1,4 +1,4 @@
-//! References of containers and volumes to other things of the pod and the manifest.
+//! Errors of references in containers and volumes: to fields, resources, ConfigMaps and Secrets.
 
 use outrigger_lifecycle::QuantityError;
 

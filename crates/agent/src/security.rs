@@ -12,13 +12,13 @@ use crate::quantity;
 /// What is wrong with a `securityContext` or with `resources`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecurityError {
-    /// A group has a number that Linux does not have.
+    /// A group id is out of range.
     #[error("group id {0} is out of range")]
     Group(i64),
     /// An unknown `supplementalGroupsPolicy`.
     #[error("supplementalGroupsPolicy {0:?} is not known; use Merge or Strict")]
     GroupsPolicy(String),
-    /// The type of an AppArmor profile is unknown, or does not go with its name.
+    /// The type of an AppArmor profile is unknown or does not match its name.
     #[error("appArmorProfile of type {kind:?} with localhostProfile {name:?} is not valid")]
     AppArmor {
         /// `type`.

@@ -35,7 +35,7 @@ impl Latest {
     }
 
     fn lock(&self) -> MutexGuard<'_, PodState> {
-        // The value is only replaced as a whole.
+        // The value is only replaced as a whole, so it is valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

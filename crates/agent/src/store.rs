@@ -19,7 +19,8 @@ use crate::uid::PodUid;
 
 /// The part of a pod's state that does not change.
 const POD: &str = "pod.json";
-/// What is known of a pod now. Containers have a `state.json`, which their shims write.
+/// The file with the current state of a pod. (Shims write a `state.json` for each container, which is another
+/// file.)
 const OBSERVATION: &str = "observation.json";
 
 /// The directory of a node's files.
@@ -88,9 +89,9 @@ impl Saved for SavedClock {
 pub(crate) struct PodStore {
     dir: PathBuf,
     boot: String,
-    /// The last written state.
+    /// The last state that was written.
     last: Vec<u8>,
-    /// The last write failed, and a warning was logged.
+    /// Whether the last write failed. A warning is logged only for the first failure.
     lost: bool,
 }
 
@@ -142,7 +143,7 @@ pub(crate) struct SavedContainer {
 pub(crate) struct SavedInstance {
     pub(crate) id: ContainerId,
     pub(crate) attempt: u32,
-    /// Its stop signal was sent.
+    /// Whether its stop signal was sent.
     pub(crate) signalled: bool,
 }
 
@@ -150,7 +151,7 @@ pub(crate) struct SavedInstance {
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) state: SavedState,
-    /// The machine was rebooted since the state was written.
+    /// Whether the machine was rebooted since the state was written.
     pub(crate) rebooted: bool,
 }
 
@@ -219,7 +220,7 @@ impl PodStore {
     /// Moves the logs of an ended pod out of its directory before that is deleted.
     pub(crate) fn keep_logs(&self, from: &Path) -> io::Result<()> {
         if from.is_dir() {
-            // Logs of the same pod from before the machine was shut down.
+            // These are logs of the same pod from before the machine was shut down.
             fs::remove_dir_all(self.logs()).or_else(missing_is_fine)?;
         }
         match fs::rename(from, self.logs()) {
@@ -258,7 +259,7 @@ impl PodStore {
     }
 }
 
-/// What is saved of a pod by a node that is not running.
+/// The saved state of a pod whose node is not running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftPod {
     /// The name of its sandbox.
@@ -269,7 +270,7 @@ pub struct LeftPod {
     pub shut_down: bool,
 }
 
-/// The pods in the state directory of a node that is not running. Those that cannot be read are left out.
+/// The pods in the state directory of a node that is not running. Unreadable ones are left out.
 pub fn left_pods(state_dir: &Path) -> Vec<LeftPod> {
     let dir = state_dir.join("node/pods");
     let left = |sandbox: String| {
@@ -307,7 +308,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let first = store.clock().now().time;
-        // Independent of the wall clock.
+        // The time does not depend on the wall clock.
         let second = store.clock().now().time;
         assert!(second >= first && second.since(first) < 1_000, "{first:?} {second:?}");
     }

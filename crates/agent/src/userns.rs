@@ -1,4 +1,4 @@
-//! Decides which pods get a user namespace, in which root has no privileges on the host.
+//! Decides which pods get a user namespace. Root in such a namespace has no privileges on the host.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use outrigger_lifecycle::NAMESPACE_IDS;
@@ -34,13 +34,13 @@ const CAPABILITIES_OF_THE_HOST: [&str; 19] = [
     "WAKE_ALARM",
 ];
 
-/// Whether a pod gets a user namespace, and what it requests that prevents one.
+/// Whether a pod gets a user namespace, and which of its requests prevents one.
 pub(crate) struct Choice {
     pub(crate) wanted: UserNamespace,
     pub(crate) left_out: Option<String>,
 }
 
-/// The pod's own setting, else that of the run, unless the pod requests something incompatible.
+/// Follows the pod's own setting, else that of the run, unless the pod requests something incompatible.
 pub(crate) fn choose(
     spec: &PodSpec,
     containers: &[Container],
@@ -59,7 +59,7 @@ pub(crate) fn choose(
     }
 }
 
-/// What a pod requests that requires the host's users.
+/// The request of a pod that needs the host's users.
 fn exclusion(spec: &PodSpec, containers: &[Container], network: NetworkMode) -> Option<String> {
     let fields = [
         ("hostNetwork", spec.host_network),

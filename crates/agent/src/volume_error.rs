@@ -32,16 +32,16 @@ pub enum VolumeError {
     /// A file of a `downwardAPI` volume has no content.
     #[error("{0:?} has neither fieldRef nor resourceFieldRef")]
     FileSource(String),
-    /// A namespace or a claim cannot be the name of a directory.
+    /// The name of a namespace or a claim cannot be used as a directory name.
     #[error("{0:?} is not a name")]
     ClaimName(String),
     /// A projected source that only a cluster can serve.
     #[error("a projected source of this kind needs a cluster; remove it")]
     ProjectedSource,
-    /// There are no volumes of this kind.
+    /// Volumes of this kind are not supported.
     #[error("volumes of type {0} are not supported here; use hostPath, emptyDir or persistentVolumeClaim")]
     Kind(String),
-    /// There is no such medium for an `emptyDir`.
+    /// The medium of an `emptyDir` is unknown.
     #[error("emptyDir.medium {0:?} is not supported; use Memory")]
     Medium(String),
     /// A host path that is not absolute.
@@ -50,18 +50,18 @@ pub enum VolumeError {
     /// A host path that contains `..`.
     #[error("hostPath {} must not contain `..`", .0.display())]
     HostPathParent(PathBuf),
-    /// There is no such type of host paths.
+    /// The type of a `hostPath` is unknown.
     #[error(
         "hostPath.type {0:?} is not known; use Directory, DirectoryOrCreate, File, FileOrCreate, Socket, \
          CharDevice or BlockDevice"
     )]
     HostPathKind(String),
-    /// The host path is not what its type says.
+    /// The host path does not match its type.
     #[error("hostPath type check failed: {} {fault}", path.display())]
     HostPathType {
         /// The path.
         path: PathBuf,
-        /// What it is instead.
+        /// Why it does not match.
         fault: HostPathFault,
     },
     /// The host path cannot be examined.
@@ -69,7 +69,7 @@ pub enum VolumeError {
     HostPathCheck {
         /// The path.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The host path cannot be created.
@@ -77,7 +77,7 @@ pub enum VolumeError {
     HostPathCreate {
         /// The path.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The directory of the volume cannot be created.
@@ -85,7 +85,7 @@ pub enum VolumeError {
     Create {
         /// The directory.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file of the volume cannot be written.
@@ -93,7 +93,7 @@ pub enum VolumeError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A volume in memory cannot be mounted.
@@ -101,7 +101,7 @@ pub enum VolumeError {
     Memory {
         /// The directory.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
     /// `fsGroup` is not the number of a group.
@@ -114,7 +114,7 @@ pub enum VolumeError {
     FsGroup {
         /// The group.
         group: u32,
-        /// How many groups there are.
+        /// The number of available groups.
         count: u64,
     },
     /// The files of the volume cannot be given to the group of `fsGroup`.
@@ -124,13 +124,13 @@ pub enum VolumeError {
         path: PathBuf,
         /// The group.
         group: u32,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl VolumeError {
-    /// The cause for the engine and for hints. `volume` is the place of the volume in the pod.
+    /// The cause for the engine and for hints. `volume` is the index in the pod's `volumes`.
     pub(crate) fn cause(&self, volume: usize) -> SandboxCause {
         let fault = match self {
             VolumeError::HostPathType { fault, .. } => Some(*fault),
@@ -167,17 +167,18 @@ pub(crate) enum MountError {
     /// `subPath` cannot be opened or created in the volume.
     #[error("subPath {path:?} {source}")]
     SubPath { path: String, source: SubPathError },
-    /// There is no such propagation.
+    /// The mount propagation is unknown.
     #[error("mountPropagation {0:?} is not known; use None, HostToContainer or Bidirectional")]
     Propagation(String),
 }
 
 impl MountError {
-    /// The cause for the engine and for hints, if waiting does not help. `mount` is the place in `volumeMounts`.
+    /// The cause for the engine and for hints, if waiting does not help. `mount` is the index in
+    /// `volumeMounts`.
     pub(crate) fn cause(&self, mount: usize) -> Option<StartCause> {
         match self {
             MountError::NoVolume(_) => Some(StartCause::BadReference),
-            // The variables of a container are the same every time.
+            // The variables of a container do not change, so waiting does not help.
             MountError::NoVariable { .. } | MountError::SubPathEscapes(_) => {
                 Some(StartCause::SubPathExpr { mount })
             }
@@ -192,12 +193,12 @@ impl MountError {
 /// Why a `subPath` cannot be mounted. The text continues after the path.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SubPathError {
-    /// The content of the volume is in the way.
+    /// The content of the volume, or the access to it, prevents the mount.
     #[error("cannot be used: {at:?} in the volume {what}")]
     Content {
-        /// The part of the path that is in the way.
+        /// The part of the path that prevents it.
         at: PathBuf,
-        /// What it is.
+        /// The reason, as a continuation of the sentence.
         what: &'static str,
     },
     /// A system call failed for another reason.
@@ -227,7 +228,7 @@ impl From<Errno> for SubPathError {
     }
 }
 
-/// Why a path is out of reach, if waiting does not change that.
+/// Why a path cannot be reached, if waiting does not change that.
 pub(crate) fn out_of_reach(error: &io::Error) -> Option<HostPathFault> {
     match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => Some(HostPathFault::Denied),
@@ -243,7 +244,7 @@ pub enum HostPathFault {
     Missing,
     /// This user may not use it.
     Denied,
-    /// It, or something above it, is something else. Contains what was expected: `a directory`.
+    /// The path or one of its parents is something else. Contains what was expected, such as `a directory`.
     Other(&'static str),
 }
 

@@ -1,7 +1,7 @@
 //! The worker of one pod: passes events to the engine and executes its actions.
 //!
-//! The loop waits for three things only: a report from one of its tasks, a stop request, and the time of the
-//! engine's next step. Each action runs in its own task.
+//! The loop waits for four things only: a report from one of its tasks, a stop request, another request, and
+//! the time of the engine's next step. Each action runs in its own task.
 //!
 //! If there is a store, the state and the planned actions are written before they are executed, so that
 //! another process can resume the pod: see [`resume`].
@@ -74,9 +74,9 @@ struct Slot {
     current: Option<Current>,
     /// Number of attempts to start it so far; names are not reused.
     tries: u32,
-    /// Its logs are being followed.
+    /// Whether its logs are being followed.
     followed: bool,
-    /// Its first instance, if that is being or was created ahead.
+    /// Its first instance, if it was created ahead or is being created ahead.
     ahead: Option<Ahead>,
     /// The instance that is about to be started.
     planned: Option<Planned>,
@@ -101,7 +101,7 @@ struct Current {
     instance: Instance,
     life: Option<Task>,
     is_running: bool,
-    /// Its stop signal was sent.
+    /// Whether its stop signal was sent.
     signalled: bool,
     /// The host pid of its first process, if known.
     pid: Option<u32>,
@@ -117,10 +117,10 @@ pub(crate) struct Worker<R> {
     recorder: Recorder,
     reports: mpsc::UnboundedReceiver<Report>,
     stop: watch::Receiver<Option<StopRequest>>,
-    /// The sender of stop requests is gone.
+    /// Whether the sender of stop requests was dropped.
     alone: bool,
     orders: mpsc::UnboundedReceiver<PodOrder>,
-    /// The plan is not the one the pod was started with.
+    /// Whether the plan differs from the one that the pod was started with.
     is_updated: bool,
     events: Emitter,
     latest: Arc<Latest>,
@@ -131,7 +131,7 @@ pub(crate) struct Worker<R> {
     prepared: Option<Arc<PodSandbox>>,
     /// Tasks that watch the sandbox and its volumes.
     watchers: Vec<Task>,
-    /// The sandbox was requested before.
+    /// Whether the sandbox was requested before.
     sandbox_tried: bool,
     facts: StatusFacts,
     status: Option<Arc<PodStatus>>,
@@ -145,7 +145,7 @@ pub(crate) struct Worker<R> {
     store: Option<PodStore>,
     /// Ended instances whose runtime records can be removed once their end is saved.
     ended: Vec<ContainerId>,
-    /// The pod was started by another process.
+    /// Whether another process started the pod.
     is_resumed: bool,
 }
 
@@ -294,7 +294,7 @@ impl<R: Runtime> Worker<R> {
     fn take_in(&mut self, report: Report) {
         let event = match report {
             Report::Event(event) => event,
-            // What the task should have done is not known. The worker ends in the same way, and its pod is removed.
+            // The result of the task is unknown. So the worker panics, too, and its pod is removed.
             Report::Panicked => std::panic::resume_unwind(Box::new("a task of the pod panicked")),
             Report::PodSandbox(prepared) => {
                 self.facts.pod_ips = prepared.sandbox.ips.iter().map(ToString::to_string).collect();
@@ -383,7 +383,7 @@ impl<R: Runtime> Worker<R> {
         current.filter(|c| c.instance.attempt == attempt)
     }
 
-    /// Handles the end of an instance: its tasks end and its record is removed; its log and message are kept.
+    /// Handles the end of an instance. Its tasks end and its record is removed. Its log and message are kept.
     fn gone(&mut self, container: usize, attempt: u32) {
         if self.current(container, attempt).is_none() {
             return;
@@ -504,8 +504,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Creates the next containers ahead, so that they only have to be started later. The engine alone
-    /// decides when they start.
+    /// Creates the next containers ahead, which makes their start faster. Only the engine decides when they
+    /// start.
     fn make_ahead(&mut self) {
         while self.slots.iter().filter(|slot| slot.ahead.is_some()).count() < MADE_AHEAD_MAX {
             if !self.make_next_ahead() {
@@ -530,7 +530,7 @@ impl<R: Runtime> Worker<R> {
         let making = self.tasks.clone().make_ahead(instance, image, prepared.clone());
         let (made, is_made) = oneshot::channel();
         self.pulls.spawn(self.tasks.guarded(async move {
-            // Fails only if the pod ended first; then the result is not needed.
+            // Fails only if the pod ended first. Then the result is not needed.
             let _ = made.send(making.await);
         }));
         self.slots[container].ahead = Some(Ahead { id, prepared, is_made });
@@ -645,8 +645,8 @@ impl<R: Runtime> Worker<R> {
             }
         }
         if let Some(end) = end {
-            // At once, before the next step starts the container again; in the trace before anything is
-            // signalled.
+            // Handled immediately: the next step must not restart the container, and in the trace this
+            // precedes all signals.
             self.handle(end);
         }
     }
@@ -680,20 +680,20 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// While the state directory is read-only, the end of the pod cannot be saved and nothing of it can be
-    /// removed: a later process can still learn about it from the runtime.
+    /// Waits while the state directory is read-only. The end of the pod cannot be saved then, and nothing of
+    /// it can be removed: a later process can still learn about the end from the runtime.
     async fn wait_until_writable(&mut self) {
         while !self.save() && self.store.as_ref().is_some_and(PodStore::is_read_only) {
             tokio::time::sleep(SAVE_AGAIN).await;
         }
     }
 
-    /// Removes everything the pod used. Nothing of it is running any more.
+    /// Removes everything that the pod used. Nothing of the pod is running at this point.
     async fn clear_away(&mut self) {
         self.watchers.clear();
         self.pulls.shutdown().await;
         while self.background.join_next().await.is_some() {}
-        // A stalled subscriber keeps only the logs, nothing else of the pod.
+        // If a subscriber stalls, only the removal of the logs waits for it.
         let shown = tokio::time::timeout(READER_PATIENCE, self.emit_last_logs()).await;
         remove_sandbox(&*self.tasks.runtime, &self.pod).await;
         if shown.is_err() {

@@ -85,11 +85,11 @@ async fn a_pod_goes_by_its_uid() {
     assert_eq!(runtime.left(), 0);
 }
 
-/// A task that panics never reports its result: without more, its pod would wait for it forever.
+/// A task that panics never reports its result. Its pod must not wait for it forever.
 #[tokio::test(start_paused = true)]
 async fn a_task_that_panics_ends_its_pod_and_no_other() {
     let dir = tempfile::tempdir().unwrap();
-    // Once while the first container is created, and never again.
+    // The panic happens once, while the first container is created.
     let broken = Script { refusals: vec![|| panic!("a fault of our own")], ..Script::job(100, 0) };
     let runtime = FakeRuntime::new([("main", broken)]);
     let agent = start(&runtime, Durability::Process, &dir);

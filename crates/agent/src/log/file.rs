@@ -1,6 +1,7 @@
-//! The log of one container instance, which may consist of several files: `N.log`, and before it `N.log.1`,
-//! `N.log.2` and so on, the highest number being the newest. When a file is full the runtime renames it,
-//! creates a new one, then deletes the oldest if there are too many, in this order.
+//! The log of one container instance, which may consist of several files: the current file `N.log` and
+//! rotated files `N.log.1`, `N.log.2` and so on. Of the rotated files, the highest number is the newest. When
+//! a file is full, the runtime renames it, creates a new one, and then deletes the oldest if there are too
+//! many.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -29,7 +30,7 @@ pub struct LogReader {
     path: PathBuf,
     /// The file being read, and the newer ones.
     files: VecDeque<Arc<File>>,
-    /// The number that the last file has, or gets when it is rotated.
+    /// The number of the last file, or the number it gets when it is rotated.
     number: u64,
     tail: Tail,
     /// Number of files deleted before they were read.
@@ -78,7 +79,7 @@ impl LogReader {
     pub fn read(&mut self, sealed: Option<&[Arc<File>]>) -> io::Result<Option<Vec<u8>>> {
         loop {
             let Some(file) = self.files.front().cloned() else { return Ok(None) };
-            // Checked before reading: nothing is appended to a file that has a successor.
+            // This is checked before reading: nothing is appended to a file that has a successor.
             let is_last = self.files.len() == 1;
             let newer = match is_last {
                 true => self.newer(&file, sealed)?,
@@ -418,7 +419,7 @@ mod tests {
             writer.rotate();
             writer.write(1);
         }
-        // The file that was open, then the kept ones: two rotated and the current one.
+        // The file that was open, then the files that were kept: two rotated ones and the current one.
         assert_eq!((all(&mut reader), reader.take_lost(), reader.take_lost()), (vec![0, 4, 5, 6], 3, 0));
     }
 

@@ -17,7 +17,7 @@ pub struct Changed {
     pub watch: i32,
     /// The file; `None` if it is the directory itself.
     pub name: Option<OsString>,
-    /// The file was created; what it contains may not have been written yet.
+    /// Whether the file was created. Its content may not have been written yet.
     pub is_new: bool,
 }
 
@@ -55,7 +55,7 @@ impl Watcher {
         Ok(inotify::add_watch(self.0.get_ref(), dir, flags | WatchFlags::ONLYDIR)?)
     }
 
-    /// Watches a directory no longer.
+    /// Stops watching a directory.
     pub fn forget(&self, watch: i32) {
         // The watch of a deleted directory is already removed.
         let _ = inotify::remove_watch(self.0.get_ref(), watch);

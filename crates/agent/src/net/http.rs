@@ -37,23 +37,23 @@ pub(crate) struct Get {
 pub(crate) struct Answer {
     /// The status of the last response.
     pub(crate) status: u16,
-    /// The target of a redirect to another host, which was not followed.
+    /// The target of a redirect to another host. Such a redirect is not followed.
     pub(crate) leads_to: Option<String>,
 }
 
 /// Why an `httpGet` action is not a valid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// Not the name of a header.
+    /// The name of a header is invalid.
     #[error("{0:?} is not the name of a header")]
     HeaderName(String),
     /// The header with this name has an invalid value.
     #[error("the value of header {0:?} is not valid")]
     HeaderValue(String),
-    /// The host cannot stand in a header.
+    /// The host is not valid in a `Host` header.
     #[error("host {0:?} is not valid")]
     Host(String),
-    /// The path cannot be asked for.
+    /// The path is not valid in a request.
     #[error("path {0:?} is not valid")]
     Path(String),
     /// The port does not exist.
@@ -162,7 +162,7 @@ impl Get {
             }
             (Some(_), _) => None,
             _ => {
-                // Relative to the directory of the current path.
+                // The target is relative to the directory of the current path.
                 let path = self.path.split('?').next().unwrap_or("/");
                 let dir = path.rfind('/').map_or("/", |at| &path[..=at]);
                 next.path = format!("{dir}{location}");
@@ -238,7 +238,7 @@ async fn drain(mut body: Incoming) -> Result<(), hyper::Error> {
     Ok(())
 }
 
-/// hyper's own messages omit the underlying cause.
+/// Describes an error with its cause, which hyper's own messages omit.
 fn hyper_error(error: &hyper::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {

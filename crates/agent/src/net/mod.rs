@@ -60,7 +60,7 @@ impl Reach {
                 Err(e) => last = e,
             }
         }
-        // List the ports the pod does listen on.
+        // Name the ports that the pod does listen on.
         if last.kind() == io::ErrorKind::ConnectionRefused
             && host.is_none_or(str::is_empty)
             && let Some(netns) = &self.netns
@@ -106,7 +106,7 @@ pub(crate) fn port(container: &Container, written: &IntOrString) -> Result<u16, 
     u16::try_from(number).ok().filter(|n| *n > 0).ok_or(PortError::Number(number))
 }
 
-/// Describes where a pod listens, if not on the requested port.
+/// Describes where a pod listens, for a connection that its port refused.
 fn instead(port: u16, open: &[Listener]) -> String {
     let mut ports: Vec<u16> = open.iter().map(|l| l.address.port()).collect();
     ports.sort_unstable();
@@ -162,7 +162,7 @@ impl Silence {
         Silence { cause, text: text.into() }
     }
 
-    /// The connection failed or was broken.
+    /// The error of a connection that failed or was broken.
     pub(crate) fn from_io(error: &io::Error) -> Self {
         Silence::new(no_connection(error), brief(error))
     }

@@ -20,19 +20,19 @@ struct Readers {
     count: usize,
     /// The open logs for the readers, once the directory is about to be deleted.
     sealed: Option<Arc<Sealed>>,
-    /// The directory is deleted.
+    /// Whether the directory is deleted.
     gone: bool,
 }
 
 impl LogReaders {
     fn lock(&self) -> MutexGuard<'_, Readers> {
-        // Each change is a single assignment.
+        // Each change is a single assignment, so the value is valid even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PodContext {
-    /// Starts reading the pod's logs; `None` if they are deleted.
+    /// Starts reading the pod's logs. Returns `None` if they are deleted.
     pub fn visit_logs(self: &Arc<Self>) -> Option<LogVisit> {
         let mut readers = self.log_readers.lock();
         if readers.gone && !self.keeps_logs() {
@@ -89,8 +89,8 @@ impl LogVisit {
         self.0.log_dir(container)
     }
 
-    /// The instances of a container that have a log, oldest first. An instance created ahead has a log, but
-    /// an empty one.
+    /// The instances of a container that have a log, oldest first. An instance that was created ahead has an
+    /// empty log.
     pub fn attempts(&self, container: usize) -> Vec<u32> {
         match self.sealed() {
             Some(sealed) => sealed.keys().filter(|(of, _)| *of == container).map(|(_, n)| *n).collect(),

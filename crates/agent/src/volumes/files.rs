@@ -20,7 +20,7 @@ const MODE_DEFAULT: i32 = 0o644;
 #[derive(Debug, Default)]
 pub(super) struct Payload {
     files: BTreeMap<PathBuf, (Vec<u8>, u32)>,
-    /// Some of the content must not be written to disk.
+    /// Whether some of the content must not be written to disk.
     pub(super) secret: bool,
 }
 
@@ -58,7 +58,7 @@ fn write_file(at: &Path, content: &[u8], mode: u32) -> io::Result<()> {
 fn relative(path: &str) -> Result<PathBuf, VolumeError> {
     let plain = |p: &Path| p.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
     let path = Path::new(path);
-    // As Kubernetes does: `./a//b/` is `a/b`.
+    // Kubernetes treats `./a//b/` as `a/b`, too.
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
     let clean: PathBuf = parts.collect();
     match !clean.as_os_str().is_empty() && plain(path) {

@@ -18,7 +18,8 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<(), VolumeError> {
         return Err(VolumeError::HostPathParent(at()));
     }
     match kind {
-        // Nothing is checked; a missing path becomes a directory, as in other container runtimes.
+        // An untyped path is not checked. If it is missing, it becomes a directory, as in other container
+        // runtimes.
         "" if fs::symlink_metadata(path).is_ok() => return Ok(()),
         "" | "DirectoryOrCreate" if fs::metadata(path).is_err() => {
             return fs::create_dir_all(path)

@@ -53,7 +53,7 @@ pub(crate) struct Volumes {
 #[derive(Debug, Clone)]
 struct Volume {
     path: PathBuf,
-    /// The volume itself is read-only, regardless of the mount.
+    /// Whether the volume itself is read-only, regardless of the mount.
     read_only: bool,
 }
 
@@ -258,7 +258,7 @@ impl Source<'_> {
         let group = u32::try_from(group).map_err(|_| VolumeError::FsGroupRange(group))?;
         let standing = rootless::standing();
         if standing.is_rootless() && standing.has_one_id() {
-            // There is only one group, which owns all files and runs all processes.
+            // This user has only one group. It owns all files, and all processes run with it.
             return Ok(());
         }
         if !standing.gids().contains(group) {
@@ -286,7 +286,7 @@ pub(crate) fn is_in_memory(volume: &VolumeSpec) -> bool {
         || sources.into_iter().any(|part| part.secret.is_some())
 }
 
-/// The name of the field that says what kind of volume it is.
+/// The name of the field that sets the kind of a volume.
 fn kind(volume: &VolumeSpec) -> String {
     let object = serde_json::to_value(volume).unwrap_or_default();
     let fields = object.as_object();
@@ -295,7 +295,7 @@ fn kind(volume: &VolumeSpec) -> String {
 
 /// A world-writable directory, as in Kubernetes.
 fn shared_directory(path: &Path) -> Result<(), VolumeError> {
-    // An existing one keeps its mode: that of a claim may have been changed on purpose.
+    // An existing directory keeps its mode: someone may have changed that of a claim on purpose.
     match path.is_dir() {
         true => Ok(()),
         false => directory(path, 0o777),

@@ -45,7 +45,7 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     for mount in mounts_below(&path)? {
-        // Checked below.
+        // Mounts that remain are found below.
         let _ = unmount(&mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     }
     if let Some(left) = mounts_below(&path)?.first() {

@@ -1,8 +1,8 @@
 //! `fsGroup`: makes the pod's group the owner of a volume's files.
 //!
 //! Containers control the content of a volume and may change it concurrently. So every file is changed
-//! through a descriptor that was opened without following symbolic links: a file cannot be replaced by
-//! something outside of the volume.
+//! through a descriptor that was opened without following symbolic links. A file therefore cannot be replaced
+//! by something outside the volume.
 
 use std::ffi::CStr;
 use std::io;
@@ -24,7 +24,7 @@ pub(super) enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChangePolicy {
     Always,
-    /// Nothing is done if the root directory already matches.
+    /// Nothing is changed if the root directory already matches.
     OnRootMismatch,
 }
 
@@ -55,7 +55,7 @@ struct Giver {
 
 impl Visitor for Giver {
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
-        // A directory is changed when it is entered, so that the changed directory is the walked one.
+        // A directory is changed when it is entered, so that the same descriptor is changed and walked.
         if !entry.is_dir() {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(entry.parent, entry.name, flags, Mode::empty()) {
@@ -78,7 +78,7 @@ impl Giver {
         if FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
             return Ok(());
         }
-        // After changing the group, because that clears setgid bits.
+        // The mode is set after the group, because changing the group clears setgid bits.
         let mode = Mode::from_raw_mode(wanted_mode(&found, self.access));
         Ok(chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)?)
     }
@@ -114,7 +114,7 @@ mod tests {
         }
         let volume = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut here = tree::open_root(volume.path()).unwrap();
-        // Deeper than the maximum path length.
+        // This is deeper than the maximum path length.
         for _ in 0..5_000 {
             rustix::fs::mkdirat(&here, "d", Mode::RWXU).unwrap();
             here = tree::open_child(here.as_fd(), c"d").unwrap();

@@ -1,7 +1,7 @@
 //! `subPath`, restricted to the volume.
 //!
 //! Containers control the content of a volume, including symbolic links. So the kernel resolves a path with
-//! the volume as its root, and the result is mounted by its descriptor: it cannot be replaced between check
+//! the volume as its root, and the result is mounted by its descriptor. It cannot be replaced between check
 //! and use.
 
 use std::ffi::OsStr;
@@ -56,7 +56,7 @@ fn resolve(volume: &Path, sub_path: &Path) -> Result<OwnedFd, SubPathError> {
             Err(rustix::io::Errno::NOENT) => {
                 match mkdirat(&current, name, mode) {
                     Ok(()) => set_mode(&current, name, mode)?,
-                    // A dangling link: following it could lead out of the volume.
+                    // This is a dangling link. Following it could lead out of the volume.
                     Err(rustix::io::Errno::EXIST) => {}
                     Err(e) => return Err(SubPathError::opening(&walked, e)),
                 }
@@ -77,7 +77,7 @@ fn set_mode(parent: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<()> {
 
 fn beneath(root: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    // EAGAIN: something was renamed meanwhile and the kernel cannot tell whether the path is still inside.
+    // EAGAIN: something was renamed meanwhile, and the kernel does not know whether the path is still inside.
     for _ in 0..32 {
         match openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve) {
             Err(rustix::io::Errno::AGAIN) => {}

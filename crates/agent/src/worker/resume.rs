@@ -1,10 +1,10 @@
 //! Resumes a pod that was started by another process.
 //!
-//! The saved state contains the intended actions; the runtime reports what really happened. Running
-//! containers are not touched, those that ended meanwhile are reported with their real exit, and a start that
-//! never reached the runtime is performed as if it were new. Hooks are not run a second time (G-45);
-//! back-offs, probe counters, restart counts and the end of the grace period are kept (G-44, G-47), and
-//! completed init containers stay completed (G-46).
+//! The saved state contains the planned actions. The runtime reports what really happened. Running containers
+//! are not touched. Containers that ended meanwhile are reported with their real exit. A start that never
+//! reached the runtime is performed as if it were new. Hooks are not run a second time (G-45). Back-offs,
+//! probe counters, restart counts and the end of the grace period are kept (G-44, G-47). Completed init
+//! containers stay completed (G-46).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use crate::event::AgentEventKind;
 use crate::store::{Found, SavedContainer, SavedInstance};
 use crate::tasks::Task;
 
-/// Maximum number of attempts to adopt a sandbox. The cause of a failure, for example a used port, may go
-/// away.
+/// Maximum number of attempts to adopt a sandbox. The cause of a failure, such as a port that is in use, may
+/// disappear.
 const ADOPT_TRIES: u32 = 5;
 const ADOPT_PAUSE: Duration = Duration::from_millis(500);
 
@@ -37,14 +37,14 @@ enum Fate {
 }
 
 impl<R: Runtime> Worker<R> {
-    /// The state of a pod started by another process is unknown: everything that exists of it is removed
-    /// first.
+    /// Prepares for a pod whose state from another process is unknown: everything that exists of it is
+    /// removed first.
     pub(crate) fn begin_again(&mut self) {
         self.sandbox_tried = true;
     }
 
-    /// The pod ended with the machine and starts again: completed init containers that run only once are not
-    /// run again.
+    /// Prepares for a pod that ended with the machine and starts again. Completed init containers that run
+    /// only once are not run again.
     pub(crate) fn begin_after_shutdown(&mut self, before: &Observation) {
         self.sandbox_tried = true;
         let plan = self.engine.plan().clone();
@@ -105,7 +105,7 @@ impl<R: Runtime> Worker<R> {
     fn restore(&mut self, mut obs: Observation, saved: &[SavedContainer]) {
         for (i, saved) in saved.iter().enumerate().take(self.slots.len()) {
             let slot = &mut self.slots[i];
-            // An instance may have been named after the last write, and names must not be reused.
+            // An instance may have got its name after the last write, and names must not be reused.
             slot.tries = saved.tries.saturating_add(1);
             slot.image.clone_from(&saved.image);
             let facts = &mut self.facts.containers[i];
@@ -113,12 +113,12 @@ impl<R: Runtime> Worker<R> {
             facts.last_container_id.clone_from(&saved.last_container_id);
             match &saved.image {
                 Some(image) => facts.image_id.clone_from(&image.id),
-                // The image has to be resolved again.
+                // The image must be resolved again.
                 None => obs.forget_image(i),
             }
         }
         self.engine = Engine::resume(self.engine.plan().clone(), obs);
-        // What the process before has reported is no news.
+        // The previous process has already reported this state, so it is not reported again.
         self.recorder = Recorder::resume(self.engine.plan(), self.engine.observation());
     }
 
@@ -141,7 +141,7 @@ impl<R: Runtime> Worker<R> {
         None
     }
 
-    /// Finishes interrupted starts: the runtime may have completed them, or is asked again.
+    /// Finishes interrupted starts. The runtime may have completed them already; otherwise it tries again.
     async fn finish_starts(&self, saved: &[SavedContainer], adopted: &[Adopted], fates: &mut [Option<Fate>]) {
         for (saved, fate) in saved.iter().zip(fates) {
             let Some(instance) = saved.instance.as_ref().filter(|_| matches!(fate, Some(Fate::Never))) else {

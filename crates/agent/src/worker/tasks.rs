@@ -97,7 +97,7 @@ pub(crate) enum Report {
         /// The result.
         ended: Ended,
     },
-    /// A task of the pod panicked, so its own report never comes.
+    /// A task of the pod panicked, so it will not send its own report.
     Panicked,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Tasks<R> {
     pub(crate) pod: Arc<PodContext>,
     pub(crate) clock: Clock,
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    /// State is persisted, so that another process can resume the pod.
+    /// Whether state is persisted, so that another process can resume the pod.
     pub(crate) durable: bool,
 }
 
@@ -144,7 +144,8 @@ pub(crate) struct Instance {
 }
 
 impl<R: Runtime> Tasks<R> {
-    /// The work of a task that reports its own panic. The worker would wait forever for its result.
+    /// Wraps the work of a task so that a panic is reported. Otherwise the worker would wait forever for the
+    /// result.
     pub(crate) fn guarded<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F, R> {
         let report = PanicReport(self.reports.clone());
         async move {
@@ -162,7 +163,8 @@ impl<R: Runtime> Tasks<R> {
         self.say(Report::Event(event));
     }
 
-    /// Creates the sandbox, volumes and files. With `again`, what an earlier attempt left is removed first.
+    /// Creates the sandbox, volumes and files. With `again`, the remains of an earlier attempt are removed
+    /// first.
     pub(crate) async fn create_sandbox(self, again: bool) {
         match self.prepare(again).await {
             Ok(prepared) => self.say(Report::PodSandbox(Box::new(prepared))),
@@ -180,7 +182,7 @@ impl<R: Runtime> Tasks<R> {
         }
         let sandbox = self.runtime.create_sandbox(self.pod.sandbox_spec()?).await.map_err(failed)?;
         let pod = self.pod.clone();
-        // Walks trees for fsGroup and may wait for a slow disk.
+        // This walks directory trees for fsGroup and may wait for a slow disk.
         let prepared = tokio::task::spawn_blocking(move || pod.prepared(sandbox)).await;
         prepared?
     }
@@ -192,7 +194,7 @@ impl<R: Runtime> Tasks<R> {
     }
 
     /// Measures the volumes that have a limit periodically and reports changes. File systems do not notify
-    /// about the size of a directory, except with quotas, which few machines have.
+    /// about the size of a directory. Quotas would, but few machines have them.
     pub(crate) async fn measure(self, limits: Vec<VolumeLimit>, prepared: Arc<PodSandbox>) {
         let mut before = vec![0; limits.len()];
         loop {
@@ -227,8 +229,8 @@ impl<R: Runtime> Tasks<R> {
         }
     }
 
-    /// Creates an instance ahead, if that does not affect other containers. Returns whether it was created;
-    /// an error is ignored because it will occur again, and be reported, when the container is started.
+    /// Creates an instance ahead, if that does not affect other containers. Returns whether it was created.
+    /// An error is ignored, because it occurs again and is reported when the container is started.
     pub(crate) async fn make_ahead(
         self,
         instance: Instance,
@@ -250,7 +252,7 @@ impl<R: Runtime> Tasks<R> {
         made.is_ok()
     }
 
-    /// The whole life of an instance: create it, unless that was done `ahead`, start it, wait for its end.
+    /// Runs one instance: creates it unless that was done `ahead`, starts it and waits for its end.
     pub(crate) async fn live(
         self,
         instance: Instance,

@@ -332,7 +332,7 @@ async fn a_lost_sandbox_is_made_again_unless_something_ran_that_must_not_run_twi
     for (policy, code, sandboxes) in [("OnFailure", None, 2), ("Never", Some(137), 1)] {
         let runtime = FakeRuntime::new([
             ("init", Script::job(10, 0)),
-            // Refused when created ahead, and again when started.
+            // The runtime refuses to create it ahead, and refuses again when it is started.
             ("main", Script { refusals: vec![refusal; 2], ..Script::job(10, 0) }),
         ]);
         let running = Running::start(
@@ -396,7 +396,7 @@ async fn a_slow_hook_of_one_container_holds_no_other_up_g13() {
              "lifecycle": {"preStop": {"exec": {"command": ["slow"]}}}},
             {"name": "crash"}]}),
     );
-    // Its probe has failed and its hook is running; the other container restarts meanwhile.
+    // The probe has failed and the hook is running. The other container restarts meanwhile.
     let restarts = |s: &Value| s["status"]["containerStatuses"][1]["restartCount"].clone();
     running.until(|s| restarts(s) == 1).await;
     let calls = runtime.calls();

@@ -9,7 +9,7 @@ use super::{Slot, Worker};
 use crate::event::AgentEventKind;
 use crate::pod::PodContext;
 
-/// Takes the answer to a request for a restart.
+/// A function that is called with the result of a restart request.
 pub type RestartReply = Box<dyn FnOnce(Result<(), CannotRestart>) + Send>;
 
 /// A request to a worker, other than stopping its pod.
@@ -20,7 +20,7 @@ pub(crate) enum PodOrder {
     Restart {
         /// The container's index; `None` means all.
         container: Option<usize>,
-        /// Takes the result. It is dropped if the pod ends first.
+        /// Called with the result. It is dropped without a call if the pod ends first.
         reply: RestartReply,
     },
 }
@@ -42,8 +42,8 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Applies a new plan. The caller has already checked, with the engine's rules, that the pod need not be
-    /// replaced.
+    /// Applies a new plan. The caller has already checked with the engine's rules that the pod does not have
+    /// to be replaced.
     pub(crate) fn update(&mut self, pod: Arc<PodContext>) {
         let changes = match self.engine.update((**pod.plan()).clone()) {
             Ok(changes) => changes,
@@ -71,7 +71,7 @@ impl<R: Runtime> Worker<R> {
         self.write_entries(stamp);
     }
 
-    /// An instance created ahead has the old image.
+    /// Removes an instance that was created ahead, because it has the old image.
     fn forget_made_ahead(&mut self, container: usize) {
         let Some(ahead) = self.slots[container].ahead.take() else { return };
         let tasks = self.tasks.clone();
