@@ -1,8 +1,8 @@
 //! Runs pods on one machine: `outrigger run` in the foreground, and the node that keeps pods running.
 //!
-//! Both read manifests into [`work`] ([`mod@read`]). Both are clients of the [agent](outrigger_agent): they create the pods
-//! of workloads, add them to the agent, and forward its events to the output, the events file, the status file, and the registry
-//! that serves other commands ([`control`]).
+//! Both read manifests into [`work`] ([`mod@read`]) and are clients of the [agent](outrigger_agent). They
+//! create the pods of workloads and add them to the agent. They forward its events to the output, the events
+//! file, the status file, and the registry that serves other commands ([`control`]).
 
 pub mod control;
 #[doc(hidden)]

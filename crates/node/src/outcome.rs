@@ -3,7 +3,8 @@
 use outrigger_agent::event::PodResult;
 use outrigger_lifecycle::Phase;
 
-/// 0 if everything succeeded, else the exit code of the main that failed first, or 1 if there is none.
+/// The exit code for the results of pods. It is 0 if all succeeded, else the exit code of the main that
+/// failed first, or 1 if no main failed.
 pub(crate) fn exit_code(results: &[PodResult]) -> u8 {
     let failed = results.iter().filter(|r| r.phase != Phase::Succeeded);
     let codes = failed.clone().filter_map(|r| r.failed);

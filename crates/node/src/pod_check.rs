@@ -13,13 +13,13 @@ pub enum CheckError {
     Sandbox {
         /// What failed, with the line of the manifest and how to fix it.
         explained: String,
-        /// What failed. It is not a source: the explanation contains it.
+        /// The error. It is not a `source`, because the explanation contains it.
         error: Box<SandboxError>,
     },
 }
 
 impl CheckError {
-    /// Whether the manifest or the machine has to change. Otherwise something unexpected has failed.
+    /// Whether the manifest or the machine must be changed. Otherwise, an unexpected error occurred.
     pub(crate) fn is_refusal(&self) -> bool {
         match self {
             CheckError::Pod(_) => false,

@@ -1,10 +1,11 @@
-//! How the manifests of a run are read.
+//! Options for reading the manifests of a run.
 
 use outrigger_lifecycle::FeatureGates;
 use outrigger_manifest::Validate;
 use serde::{Deserialize, Serialize};
 
-/// How the manifests of a run are read. A node saves it with the run, so that the manifests always give the same pods.
+/// Options for reading the manifests of a run. A node saves them with the run, so that the manifests always
+/// result in the same pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunReadOptions {
     /// How to treat unknown and repeated fields.
@@ -35,7 +36,7 @@ impl Default for RunReadOptions {
 }
 
 impl RunReadOptions {
-    /// The part that concerns the text alone.
+    /// The options that concern only the text.
     pub fn manifest_options(&self) -> outrigger_manifest::ReadOptions {
         outrigger_manifest::ReadOptions {
             validate: self.validate,

@@ -16,8 +16,8 @@ use crate::outcome::exit_code;
 use crate::read_options::RunReadOptions;
 use crate::work::Work;
 
-/// The input of a run: the text of manifests, and the options to read and run them. The text is saved, so
-/// that a process that resumes the run reads it again and gets the same pods with the same names.
+/// The input of a run: the text of manifests, and the options to read and run them. The text is saved. A
+/// process that resumes the run reads it again and gets the same pods with the same names.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord {
     /// Names of the manifests, for display.
@@ -28,17 +28,17 @@ pub struct RunRecord {
     pub reading: RunReadOptions,
     /// Options of their pods.
     pub pods: PodOptions,
-    /// What generated names of pods depend on: the id of the run, so that another run of the same manifests has other
-    /// names. Empty until a node accepts the run.
+    /// The seed of generated pod names. It is the id of the run, so that another run of the same manifests
+    /// has other names. Empty until a node accepts the run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub names: String,
     /// How often an object of this name was replaced or removed, by object id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub generations: BTreeMap<String, u32>,
-    /// Objects that were replaced or removed and may not be gone yet.
+    /// Objects that were replaced or removed and may still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retired: Vec<Retired>,
-    /// The file of the manifest directory it came from.
+    /// The file of the manifest directory that it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<PathBuf>,
     /// The status file of the run's pods. Absolute.
@@ -51,7 +51,7 @@ pub struct RunRecord {
 pub struct Retired {
     /// Its key, see [`RunRecord::key`].
     pub(crate) key: String,
-    /// Name and text of the manifests it was in.
+    /// Name and text of the manifests that it was in.
     pub(crate) sources: Vec<(String, String)>,
     /// How they were read.
     pub(crate) reading: RunReadOptions,
@@ -103,7 +103,7 @@ impl RunRecord {
         }
     }
 
-    /// What the generated names of the object with this key depend on.
+    /// The seed of the generated names of the object with this key.
     pub(crate) fn instance(names: &str, key: &str) -> String {
         match key.split_once('#') {
             Some((_, generation)) if !names.is_empty() => format!("{names}#{generation}"),
@@ -127,10 +127,10 @@ impl RunRecord {
     }
 }
 
-/// The state of a run's workloads, by their keys.
+/// The state of a run's workloads, by key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SavedWorkloads {
-    /// What each controller knows.
+    /// The state of each controller.
     pub(crate) workloads: Map<String, Value>,
 }
 

@@ -53,7 +53,7 @@ pub struct RunResult {
     pub exit_code: u8,
 }
 
-/// Why a run failed: an error of Outrigger or of the machine.
+/// Why a run failed before anything was started.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A pod of the manifest cannot be run at all.
@@ -78,8 +78,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether a pod was refused, so that the manifest or the machine has to change. Otherwise something unexpected
-    /// has failed.
+    /// Whether a pod was refused, so that the manifest or the machine must be changed. Otherwise, an
+    /// unexpected error occurred.
     pub fn is_refusal(&self) -> bool {
         matches!(self, RunError::Pod { source, .. } if source.is_refusal())
     }
@@ -89,8 +89,8 @@ impl RunError {
 const OWN_FAILURE: u8 = 125;
 
 /// Runs pods to their end, and workloads until they are complete, have failed or are stopped. The first
-/// SIGINT, SIGTERM or hang-up of the terminal stops everything gracefully, the second stops at once, the
-/// third kills.
+/// SIGINT, SIGTERM or hang-up of the terminal stops everything gracefully. The second stops everything
+/// immediately. The third kills everything.
 ///
 /// # Errors
 /// Returns an error only if nothing was started.
@@ -220,7 +220,7 @@ impl<R: Runtime> Foreground<R> {
         wake
     }
 
-    /// Passes an event to the workloads. Returns the reason if everything has to be stopped.
+    /// Passes an event to the workloads. Returns the reason if everything must be stopped.
     fn take_in(&mut self, happened: &Happened) -> Option<String> {
         let now = self.clock.now().time;
         match happened {
@@ -235,7 +235,7 @@ impl<R: Runtime> Foreground<R> {
             Happened::Failed(pod, failure) => {
                 if let Some(note) = self.end.hopeless(failure) {
                     self.output.note(&note);
-                    // It would only make the next pod that cannot start. The others go on.
+                    // The workload would only create another pod that cannot start. Other workloads continue.
                     let grace_ms = self.supervisor.grace_ms();
                     self.controllers.iter_mut().filter(|c| c.owns(*pod)).for_each(|c| c.stop(grace_ms));
                 }
@@ -249,7 +249,7 @@ impl<R: Runtime> Foreground<R> {
         self.output.note(&signal_note(name, nth));
         match nth {
             1 => self.controllers.iter_mut().for_each(|c| c.stop(grace_ms)),
-            // A second signal stops all pods at once, without any order between them.
+            // A second signal stops all pods immediately, without any order between them.
             _ => self.supervisor.stop_all(grace_ms),
         }
     }
@@ -283,7 +283,7 @@ impl<R: Runtime> Foreground<R> {
         self.control.close().await;
         let sinks = &self.supervisor.sinks;
         sinks.status_file.finish();
-        // What is not there must not be offered.
+        // The output must not mention a file that is incomplete.
         for (what, is_missing) in
             [("events", sinks.events.is_incomplete()), ("status", sinks.status_file.is_stale())]
         {
@@ -313,11 +313,11 @@ struct EarlyEnd {
     /// The requested timeout.
     timeout_ms: u64,
     on_failure: OnFailure,
-    /// Everything is already being stopped.
+    /// Whether everything is already being stopped.
     is_over: bool,
     /// The exit code in this case.
     exit_code: Option<u8>,
-    /// A pod could never start.
+    /// Whether a pod could never start.
     has_hopeless: bool,
 }
 
@@ -350,7 +350,7 @@ impl EarlyEnd {
         self.end(TIMED_OUT, format!("--timeout: {time} passed; stopping in order"))
     }
 
-    /// Notes a pod that ends because it can never start. Returns the message to print.
+    /// Records a pod that ends because it can never start. Returns the message to print.
     fn hopeless(&mut self, failure: &Failure) -> Option<String> {
         if self.on_failure != OnFailure::StopIfHopeless {
             return None;
@@ -416,7 +416,7 @@ struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     /// `None` if hang-ups are ignored: under nohup, and after the first one, because several sources send it
-    /// at once.
+    /// at the same time.
     hangup: Option<tokio::signal::unix::Signal>,
     grace_ms: Option<u64>,
     times: u32,

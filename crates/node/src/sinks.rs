@@ -36,7 +36,8 @@ pub(crate) struct Member {
     pub(crate) hints: Hints,
     /// Pulls in progress: when each started, and the second of the last progress message.
     pulls: BTreeMap<usize, (Instant, u64)>,
-    /// Well-known sidecars that are not marked, until it is said that they keep the pod running.
+    /// Well-known sidecars that are not marked as such, until the message that they keep the pod running is
+    /// shown.
     forgotten: Vec<usize>,
 }
 
@@ -53,7 +54,7 @@ pub(crate) enum Happened {
     Status(usize, StatusUpdate),
     /// A pod has ended and was removed.
     Ended(usize, PodResult, EndCause),
-    /// A retriable failure; only if the run stops at the first failure.
+    /// A retriable failure, if the run stops at failures.
     Failed(usize, Failure),
 }
 
@@ -150,7 +151,7 @@ impl Sinks {
     }
 }
 
-/// What keeps a pod from starting, without the time of the next attempt, so that it reads the same every time.
+/// Why a pod cannot start. The time of the next attempt is left out, so that the text is always the same.
 fn start_fault(mut record: Record) -> String {
     record.event.remove_retry();
     let container = record.container.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
@@ -161,7 +162,8 @@ fn start_fault(mut record: Record) -> String {
 }
 
 impl Member {
-    /// Says once that the pod does not complete, because nobody marked a sidecar that everybody knows.
+    /// Returns a message, once, if only a well-known sidecar that is not marked as such keeps the pod
+    /// running.
     fn kept_running(&mut self, observation: &Observation) -> Option<String> {
         let plan = self.context.plan();
         if self.forgotten.is_empty() || !only_forgotten_run(plan, observation, &self.forgotten) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::work::PlannedPod;
 
-/// `lifecycle.type` of a pod's containers, which Kubernetes' types have no field for.
+/// `lifecycle.type` of a pod's containers. Kubernetes' types have no field for it.
 pub(crate) type LifecycleTypes = BTreeMap<ContainerRef, String>;
 
 /// Maximum number of ended pods in the file; older ones are omitted.
@@ -35,9 +35,9 @@ struct Lines {
     file: File,
     /// Data that is not written yet.
     pending: Vec<u8>,
-    /// The last write failed, and an error was logged.
+    /// Whether the last write failed. An error is logged only for the first failure.
     losing: bool,
-    /// Some write failed: the file has not all events.
+    /// Whether any write failed, so that events are missing in the file.
     is_incomplete: bool,
 }
 
@@ -85,7 +85,7 @@ impl Lines {
             Ok(()) => self.losing = false,
             Err(e) => {
                 self.is_incomplete = true;
-                // An error is shown at every verbosity.
+                // Errors are shown at every verbosity.
                 if !std::mem::replace(&mut self.losing, true) {
                     tracing::error!("events are lost: cannot write {}: {e}", self.path.display());
                 }
@@ -119,16 +119,16 @@ impl StatusContent {
 
 struct Objects {
     path: PathBuf,
-    /// The file contains a single Pod.
+    /// Whether the file contains a single Pod.
     alone: bool,
     /// As JSON: workloads, then pods in the order of creation.
     workloads: Vec<String>,
     pods: Vec<String>,
     /// Ended pods, oldest first.
     over: VecDeque<usize>,
-    /// A write is scheduled.
+    /// Whether a write is scheduled.
     scheduled: bool,
-    /// The last write failed, and a warning was logged.
+    /// Whether the last write failed. A warning is logged only for the first failure.
     stale: bool,
 }
 
@@ -148,7 +148,7 @@ impl StatusFile {
         }))
     }
 
-    /// Checks that the file can be written, so that nothing is run without its status.
+    /// Checks that the file can be written, so that nothing is started without its status.
     pub(crate) fn check(&self) -> io::Result<()> {
         let Some(status_file) = &self.0 else { return Ok(()) };
         let (_, temporary) = target(&lock(status_file).path)?;
@@ -260,7 +260,7 @@ fn replace_file(path: &Path, text: &str) -> io::Result<()> {
 
 /// The file to be replaced, and the temporary one that replaces it.
 fn target(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
-    // The target of a link, not the link. A device or a pipe must not be replaced by a file.
+    // A link is kept and its target replaced. A device or a pipe must not be replaced by a file.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
         return Err(io::Error::other("it is not a regular file"));
@@ -271,7 +271,7 @@ fn target(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // After a panic the data may be incomplete, but it is better to continue than to fail.
+    // After a panic the data may be incomplete, but continuing is better than failing.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -56,7 +56,7 @@ pub(crate) struct Supervisor<R> {
     on_failure: OnFailure,
     afterwards: Afterwards,
     pub(crate) sinks: Sinks,
-    /// An internal error occurred.
+    /// Whether an internal error occurred.
     pub(crate) broken: bool,
 }
 
@@ -106,8 +106,8 @@ impl<R: Runtime> Supervisor<R> {
         }
     }
 
-    /// Checks whether a pod, as if it were the next one, can be run at all. Returns why it gets no user namespace although the run enables them, with
-    /// a name for it and all similar pods.
+    /// Checks whether a pod can be run at all, as if it were the next one. If the pod gets no user namespace
+    /// although the run enables them, returns the reason, with a name for this pod and all similar ones.
     pub(crate) fn check(&self, pod: &PlannedPod) -> Result<Option<(String, String)>, CheckError> {
         let number = self.numbers.load(Ordering::Relaxed);
         let prepared = self.agent.prepare(self.new_pod(number, pod, StatusUpdates::Omitted))?;
@@ -190,7 +190,7 @@ impl<R: Runtime> Supervisor<R> {
         }
     }
 
-    /// Forwards events to their destinations until one concerns the workloads; waits forever if none does.
+    /// Forwards events to their destinations until one concerns the workloads. Waits forever if none does.
     pub(crate) async fn next(&mut self) -> Happened {
         loop {
             let Some(event) = self.events.next().await else { return std::future::pending().await };
@@ -216,7 +216,7 @@ impl<R: Runtime> Pods for Supervisor<R> {
 
     fn resume(&mut self, number: usize, pod: PlannedPod, status: StatusUpdates) -> Result<(), WorkloadError> {
         self.run_pod(number, &pod, status)?;
-        // The only line about what was there before; what changes from now on is reported as always.
+        // This is the only line about the state before. Later changes are reported as usual.
         self.sinks.output.note(&format!("adopted {} from the previous node process", pod.manifest.name()));
         Ok(())
     }

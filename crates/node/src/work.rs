@@ -15,11 +15,11 @@ pub struct PlannedPod {
 /// The input of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    /// Pods in manifest order, one per object; for a workload it represents all its pods.
+    /// Pods in manifest order, one per object. For a workload, it represents all its pods.
     pub pods: Vec<PlannedPod>,
     /// The workloads, as in [`outrigger_manifest::Manifest::workloads`].
     pub workloads: Vec<Workload>,
-    /// Objects the pods may refer to.
+    /// Objects that the pods may refer to.
     pub companions: Companions,
     /// The source text, so that errors can show line numbers.
     pub sources: Vec<SourceFile>,
@@ -31,7 +31,7 @@ impl Work {
         self.pods.iter().fold(0, |sum, pod| sum.saturating_add(pod.manifest.origin.count))
     }
 
-    /// Namespaces and names of the pods whose names are not generated: pods, and those of StatefulSets.
+    /// Namespaces and names of the pods whose names are not generated: bare pods and those of StatefulSets.
     pub(crate) fn fixed_pod_names(&self) -> impl Iterator<Item = (&str, String)> {
         let is_fixed = |pod: &&PlannedPod| {
             let workload = self.workloads.get(pod.manifest.origin.workload);

@@ -1,6 +1,6 @@
 //! Replays the fuzzing corpus and earlier findings, and mutations of them, through the fuzzing entry points.
 //!
-//! `OUTRIGGER_MUTATIONS=100000` tries more; a failure prints the `OUTRIGGER_SEED` that repeats it.
+//! `OUTRIGGER_MUTATIONS=100000` tries more mutations. A failure prints the `OUTRIGGER_SEED` that repeats it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ fn inputs(target: &str) -> Vec<Vec<u8>> {
     found
 }
 
-/// SplitMix64.
+/// The SplitMix64 generator, so that a seed repeats the mutations.
 struct Random(u64);
 
 impl Random {

@@ -14,7 +14,7 @@ use super::wire::{
     ANSWER_MAX, Answer, Frame, Frames, Kind, REQUEST_MAX, Request, RunState, VERSION, WINDOW, Word,
 };
 
-/// A run that does not answer within this time is suspended or hangs.
+/// How long a run may take to answer. A run that takes longer is suspended or hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a request failed.
@@ -42,7 +42,7 @@ pub enum AskError {
     Broken(#[from] io::Error),
 }
 
-/// The runs of this user.
+/// The active runs of this user.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Runs that answered, by pid.
@@ -51,7 +51,7 @@ pub struct Found {
     pub silent: Vec<(u32, AskError)>,
 }
 
-/// A run that is still going.
+/// A run that has not ended.
 #[derive(Debug)]
 pub struct Run {
     /// The state when it was queried.
@@ -62,7 +62,7 @@ pub struct Run {
 
 #[cfg(test)]
 impl Run {
-    /// A run in this state that cannot be asked anything.
+    /// A run in this state that takes no requests.
     pub(super) fn without_socket(state: RunState) -> Run {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -80,7 +80,7 @@ pub async fn runs() -> io::Result<Found> {
     for socket in place.sockets()? {
         match timeout(PATIENCE, state(&place, &socket)).await {
             Ok(Ok(Some(state))) => found.runs.push(Run { state, place: place.clone(), socket }),
-            // It has ended.
+            // The run has ended.
             Ok(Ok(None) | Err(AskError::Ended)) => {}
             Ok(Err(e)) => found.silent.push((place::pid(&socket).unwrap_or(0), e)),
             Err(_) => {
@@ -105,10 +105,10 @@ async fn connect(place: &Place, socket: &str, request: &Request) -> Result<Optio
     let (read, mut write) = UnixStream::from_std(stream)?.into_split();
     let hello = Frame::message(&json!({"version": VERSION, "request": request}))?;
     if hello.content.len() > REQUEST_MAX {
-        // The run would close the connection, as if it had ended.
+        // The run would close the connection, which would look like the end of the run.
         return Err(AskError::TooLong(hello.content.len()));
     }
-    // A run that refuses without reading has already closed its end; its answer can still be read.
+    // A run that refuses without reading has already closed its end. Its answer can still be read.
     let _ = hello.write(&mut write).await;
     Ok(Some(Connection { frames: Frames::new(read, ANSWER_MAX), write, room: WINDOW, node: None }))
 }
@@ -133,7 +133,7 @@ pub struct Connection {
     write: OwnedWriteHalf,
     /// Bytes of input the run can accept.
     room: usize,
-    /// The state directory, if it is a node that answers.
+    /// The state directory, if the connection is to a node.
     node: Option<String>,
 }
 
@@ -171,7 +171,7 @@ impl Connection {
         self.room
     }
 
-    /// Sends input to a command, at most [`Connection::room`] bytes; empty input is the end of input.
+    /// Sends input to a command, at most [`Connection::room`] bytes. Empty input means the end of input.
     ///
     /// # Errors
     /// Returns an error if the run has ended.
@@ -191,7 +191,7 @@ impl Connection {
 
     async fn say(&mut self, frame: Frame) -> Result<(), AskError> {
         match frame.write(&mut self.write).await {
-            // Its last answer can still be read.
+            // The last answer of the run can still be read.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => Ok(written?),
         }

@@ -13,10 +13,10 @@ use super::registry::PodRegistry;
 use super::server::Client;
 use super::wire::{Answer, ExecStart, Frame, Kind, WINDOW, Word};
 
-/// Output that arrives later than this after a command's end is ignored: it comes from a child left behind.
+/// How long output is sent after the end of a command. Later output comes from a child that still runs.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// The runtime reports the end of a container and of the commands in it within this time.
+/// How long the runtime may take to report the end of a container and of the commands in it.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Maximum number of output bytes in a frame.
@@ -24,11 +24,11 @@ const CHUNK: usize = 32 << 10;
 /// Number of frames queued for a client.
 const QUEUE: usize = 4;
 
-/// Ctrl-D, twice: the first one may only end an incomplete line.
+/// Ctrl-D twice, because the first one may only end an incomplete line.
 const END_OF_INPUT: &[u8] = b"\x04\x04";
 /// How often Ctrl-D is sent, and the interval.
 const END_PRESSED: u32 = 40;
-/// After this many, an incomplete line is terminated.
+/// An incomplete line is terminated after this many.
 const UNFINISHED: u32 = 4;
 const END_PAUSE: Duration = Duration::from_millis(250);
 
@@ -69,7 +69,7 @@ pub(super) async fn run<R: Runtime>(
             match frame.kind {
                 Kind::Stdin => {
                     let left = room.load(Ordering::Relaxed).checked_sub(frame.content.len());
-                    // A client that exceeds the window would fill the memory.
+                    // A client that exceeds the window would use up the memory.
                     let Some(left) = left else { return };
                     room.store(left, Ordering::Relaxed);
                     let _ = chunks.send(frame.content);
@@ -106,7 +106,7 @@ pub(super) async fn run<R: Runtime>(
             let before = to.moved.load(Ordering::Relaxed);
             shown = timeout(QUIET, &mut show).await.is_ok() || to.is_quiet_since(before);
         }
-        // A killed command may have been killed with the container, whose end is reported right after.
+        // If the container was killed, so was the command. The container's end is reported right after.
         let is_killed = matches!(code, Ok(KILLED));
         if is_killed && timeout(MOMENT, runtime.wait(&id)).await.is_ok() {
             to.say(&Answer::Note("the container has ended, and the command with it".to_owned())).await?;
@@ -114,7 +114,7 @@ pub(super) async fn run<R: Runtime>(
         to.say(&ended(code)).await
     };
     tokio::select! {
-        // The client disconnected: the command is dropped here, which kills it.
+        // The client disconnected. Dropping the command here kills it.
         () = listen => Ok(()),
         sent = async { tokio::try_join!(write, work) } => sent.map(|_| ()),
     }
@@ -163,7 +163,7 @@ async fn feed(
 }
 
 /// Signals the end of input to the program that reads from a terminal. A terminal cannot be closed from one
-/// side; Ctrl-D ends the current line and, at the start of a line, the input. It is sent repeatedly because
+/// side. Ctrl-D ends the current line and, at the start of a line, the input. It is sent repeatedly, because
 /// shells lose input that was sent before they were ready to read. A shell with line editing treats it as the
 /// end of input only on an empty line, so an incomplete line is terminated first.
 async fn end_of_input(mut terminal: Input, is_unfinished: bool) {

@@ -10,9 +10,9 @@ const LINE_MAX: usize = 128 << 10;
 /// Whether lines start with their timestamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timestamps {
-    /// They do.
+    /// Lines start with their timestamp.
     Shown,
-    /// They do not.
+    /// Lines do not show their timestamp.
     #[default]
     Omitted,
 }
@@ -28,7 +28,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// `names` are the prefixes of the containers' lines; `timestamps` applies to all lines.
+    /// Creates a formatter. `names` has the prefixes of the containers' lines. `timestamps` applies to all
+    /// lines.
     pub fn new(names: BTreeMap<usize, String>, timestamps: Timestamps) -> Self {
         Lines { names, timestamps, begun: BTreeMap::new() }
     }
@@ -47,7 +48,7 @@ impl Lines {
                 }
             }
             begun.extend_from_slice(line.text);
-            // Without any prefix, partial lines need not be joined.
+            // Without a prefix, partial lines do not have to be joined.
             let is_plain = self.names.is_empty() && self.timestamps == Timestamps::Omitted;
             let is_whole = !line.partial || (!is_plain && begun.len() > LINE_MAX);
             if is_whole {

@@ -11,7 +11,8 @@ use super::registry::{PodRegistry, Visit};
 use super::server::Client;
 use super::wire::{Answer, Frame, LogsRequest};
 
-/// Some runtimes report a container's end before they have written its last output.
+/// How long to wait for the last output. Some runtimes report the end of a container before they have written
+/// it.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// Sends logs until there is nothing more to send.
@@ -24,7 +25,7 @@ pub(super) async fn send(
         let text = "the pod has ended and its logs are gone; see the output of the run itself";
         return client.answer(&Answer::Refused(text.to_owned())).await;
     };
-    // Subscribed first, so that later changes wake the loop below.
+    // The subscription comes first, so that later changes wake the loop below.
     let mut changes = registry.changes();
     let (watcher, since) = (Watcher::new()?, request.since_ms.and_then(timestamp));
     let mut sources: Vec<Source> = Vec::new();
@@ -58,7 +59,7 @@ pub(super) async fn send(
             // A directory that does not exist yet is watched after the next change.
             let _ = watcher.watch(&visit.logs.dir(source.container));
         }
-        // Checked before reading, so that everything written by then is read.
+        // This is checked before reading, so that everything written until then is read.
         let ended = sources.iter().all(|source| visit.is_final(source.container));
         for source in &mut sources {
             source.send_all(&visit, request.follow, client).await?;
@@ -75,7 +76,7 @@ pub(super) async fn send(
         tokio::select! {
             grown = watcher.grown() => drop(grown?),
             _ = changes.changed() => {}
-            // The client sends nothing more; this is a disconnect.
+            // The client sends nothing more, so this is a disconnect.
             _ = client.frames.next() => return Ok(()),
         }
     }
@@ -119,7 +120,7 @@ impl Source {
     /// Sends what is available, including later instances if requested.
     async fn send_all(&mut self, visit: &Visit, next: bool, client: &mut Client) -> io::Result<()> {
         loop {
-            // Checked before reading: a log is complete once the next one exists.
+            // This is checked before reading: a log is complete once the next one exists.
             let attempts = if next { visit.attempts(self.container) } else { Vec::new() };
             let current = self.reader.as_ref().map(|reader| reader.attempt);
             let newer = attempts.into_iter().find(|n| current.is_none_or(|current| *n > current));
@@ -135,7 +136,7 @@ impl Source {
                     if !lines.is_empty() {
                         client.send(&Frame::log(self.container, &lines)).await?;
                     }
-                    // Yields to other tasks while a long log is read.
+                    // Other tasks must run while a long log is read.
                     tokio::task::yield_now().await;
                 }
             }
@@ -145,7 +146,7 @@ impl Source {
     }
 }
 
-/// Drops lines from before a time; after the first later line, all are kept.
+/// Drops lines from before a time. After the first later line, all lines are kept.
 fn since(lines: Vec<u8>, since: &mut Option<Timestamp>) -> Vec<u8> {
     let Some(earliest) = *since else { return lines };
     let mut begin = 0;

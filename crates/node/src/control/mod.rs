@@ -1,8 +1,8 @@
 //! The control interface of a run, used by other commands: list pods, read logs, run a command, stop.
 //!
 //! A run listens on its own socket, in a directory that only its user can access. One connection carries one
-//! request. Requests are served from the [`PodRegistry`], which is updated from the agent's events: a client
-//! that hangs or misbehaves affects only its own connection.
+//! request. Requests are served from the [`PodRegistry`], which is updated from the agent's events. So a
+//! client that hangs or misbehaves affects only its own connection.
 
 mod client;
 mod exec;

@@ -35,7 +35,7 @@ impl std::str::FromStr for RunName {
     type Err = RunNameError;
 
     fn from_str(text: &str) -> Result<Self, RunNameError> {
-        // Ids have eight characters, which may all be digits; no pid has as many.
+        // Ids have eight characters, which may all be digits. No pid has that many digits.
         let is_id = text.len() == 8 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         match text.parse() {
             _ if is_id => Ok(RunName::Id(text.to_owned())),
@@ -55,7 +55,7 @@ impl std::fmt::Display for RunName {
 }
 
 impl RunName {
-    /// Whether it is this process.
+    /// Whether the name is this process.
     pub fn is_process(&self, pid: u32) -> bool {
         *self == RunName::Process(pid)
     }
@@ -68,7 +68,7 @@ impl RunName {
         }
     }
 
-    /// Whether a pod is in it.
+    /// Whether the run contains a pod.
     pub fn has(&self, run: &Run, pod: &PodState) -> bool {
         match self {
             RunName::Process(pid) => run.state.pid == *pid,
@@ -96,11 +96,11 @@ pub enum Named {
 pub struct Object {
     kind: &'static str,
     name: String,
-    /// Set if it is a run.
+    /// The run, for `run/NAME`.
     run: Option<RunName>,
 }
 
-/// A kind of OpenKruise that runs as a Deployment or, if its pods have claims, as a StatefulSet.
+/// A kind of OpenKruise. It runs as a Deployment or, if its pods have claims, as a StatefulSet.
 const CLONE_SET: &str = "CloneSet";
 
 /// Kinds that have pods, and the aliases kubectl accepts.
@@ -122,16 +122,16 @@ fn known_kinds() -> String {
     KINDS.map(|(_, names)| names[0]).join(", ")
 }
 
-/// A text that names neither a pod nor a workload.
+/// Why a text names neither a pod nor a workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is no such kind.
+    /// The kind is unknown.
     #[error("unknown kind {0:?}; use one of {known}", known = known_kinds())]
     Kind(String),
     /// The name is missing, or has too many parts.
     #[error("expected POD or KIND/NAME, for example deploy/web")]
     Syntax,
-    /// It names a run that cannot exist.
+    /// The text after `run/` is not the name of a run.
     #[error(transparent)]
     Run(#[from] RunNameError),
 }
@@ -143,7 +143,7 @@ impl std::str::FromStr for Object {
         let (kind, name) = match text.split_once('/') {
             None => ("Pod", text),
             Some((kind, name)) => {
-                // `deployments.apps` and `jobs.v1.batch` contain the group as well.
+                // `deployments.apps` and `jobs.v1.batch` contain the group, too.
                 let written = kind.split('.').next().unwrap_or_default().to_ascii_lowercase();
                 let known = KINDS.iter().find(|(_, names)| names.contains(&written.as_str()));
                 let Some((kind, _)) = known else {
@@ -179,7 +179,7 @@ impl Object {
     fn has(&self, (run, pod): Found1<'_>) -> bool {
         let is_owner = |kind: &&str| pod.owners.contains(&format!("{kind}/{}", self.name));
         match &self.run {
-            // Not by its owners, which are the author's to write.
+            // Owners do not count here, because the author of a manifest can set any owner.
             Some(name) => name.has(run, pod),
             None if self.is_workload() => self.runs_as().iter().any(is_owner),
             None => pod.name == self.name,
@@ -197,7 +197,7 @@ impl Object {
 
 type Found1<'a> = (&'a Run, &'a PodState);
 
-/// Why a selection is not clear. The messages list the alternatives.
+/// Why a selection does not match exactly one object. The messages list the alternatives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PickError {
     /// There is no such run.
@@ -208,26 +208,26 @@ pub enum PickError {
         /// The runs that exist.
         runs: Vec<String>,
     },
-    /// There is no such pod or workload, and nothing else runs.
+    /// There is no such pod or workload, and there are no active runs.
     #[error("{wanted}: you have no active runs")]
     NothingRuns {
-        /// `no pod "web"`.
+        /// What was not found, such as `no pod "web"`.
         wanted: String,
     },
     /// There is no such pod or workload.
     #[error("{wanted}{}", alternatives(similar.as_deref(), running))]
     NotFound {
-        /// `no pod "web"`.
+        /// What was not found, such as `no pod "web"`.
         wanted: String,
-        /// What was probably meant.
+        /// The object that the user probably meant.
         similar: Option<String>,
-        /// The pods or workloads that run.
+        /// The pods or workloads that are running.
         running: Vec<String>,
     },
     /// Several runs have it.
     #[error("{object} is in several runs: {}; choose one with --run RUN", runs.join(", "))]
     SeveralRuns {
-        /// `pod "web"`.
+        /// The object, such as `pod "web"`.
         object: String,
         /// The runs.
         runs: Vec<String>,
@@ -235,9 +235,9 @@ pub enum PickError {
     /// Several namespaces have it.
     #[error("{object} is in namespaces {} and {}; choose one with --namespace", namespaces[0], namespaces[1])]
     SeveralNamespaces {
-        /// `pod "web"`.
+        /// The object, such as `pod "web"`.
         object: String,
-        /// Two of them.
+        /// Two of the namespaces.
         namespaces: [String; 2],
     },
     /// The pod has no such container.
@@ -262,9 +262,9 @@ fn alternatives(similar: Option<&str>, running: &[String]) -> String {
 }
 
 impl Found {
-    /// The selected pods; ended ones only if there are no others. Returns at least one pod, otherwise an
-    /// error that lists the alternatives. All pods of one name or workload are in the same run and namespace; a run is all
-    /// its pods.
+    /// The selected pods. Ended pods are selected only if no others match. Returns at least one pod,
+    /// otherwise an error that lists the alternatives. All pods of one name or workload are in the same run
+    /// and namespace. A run selects all its pods.
     pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, PickError> {
         let all = self.runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
         let is_in_run =
@@ -279,7 +279,7 @@ impl Found {
             all.iter().copied().filter(|found| is_meant(*found) && in_namespace(found.1)).collect();
         let mut there: Vec<_> = meant.iter().copied().filter(|(_, pod)| !pod.over).collect();
         if there.is_empty() {
-            // All that ended. What a name means is in one run, and the last is meant.
+            // All of these have ended. A name refers to one run, so the last run is selected.
             let last = meant.last().map(|last| RunName::of_pod(*last));
             there = meant;
             if matches!(which.what, Named::Object(_)) {
@@ -293,7 +293,7 @@ impl Found {
         }
     }
 
-    /// The selected pod; of a workload's pods, the first.
+    /// The selected pod. For a workload, it is the first of its pods.
     pub fn pick(&self, which: &Which) -> Result<(&Run, &PodState), PickError> {
         let pods = self.pods(which)?;
         pods.first().copied().ok_or_else(|| self.nothing(which, &[]))
@@ -347,7 +347,8 @@ impl Found {
 }
 
 impl Object {
-    /// The pod or workload that was probably meant: of the same name, or else of a similar one. As it is written.
+    /// The pod or workload that the user probably meant, as the user would write it: one with the same name,
+    /// or else with a similar name.
     fn similar(&self, all: &[Found1<'_>]) -> Option<String> {
         let owners = all.iter().flat_map(|(_, pod)| pod.owners.iter());
         let mut candidates: Vec<(&str, String)> = owners.filter_map(|owner| written(owner)).collect();
@@ -358,14 +359,14 @@ impl Object {
     }
 }
 
-/// The name of a workload, and the shortest way to write it: `Deployment/web` is `deploy/web`.
+/// The name of a workload, and the shortest way to write the workload: `Deployment/web` is `deploy/web`.
 fn written(owner: &str) -> Option<(&str, String)> {
     let (kind, name) = owner.split_once('/')?;
     let (_, aliases) = KINDS.iter().find(|(known, _)| *known == kind)?;
     Some((name, format!("{}/{name}", aliases[0])))
 }
 
-/// Pods of one name or workload; an error if several runs or namespaces have it.
+/// The pods of one name or workload. Returns an error if several runs or namespaces have it.
 fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, PickError> {
     let Some((first, one)) = there.first().copied() else { return Ok(there) };
     if object.run.is_some() {
@@ -389,7 +390,7 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
         let namespaces = [one.namespace.clone(), other.namespace.clone()];
         return Err(PickError::SeveralNamespaces { object: shown(), namespaces });
     }
-    // A pod may still be stopping when its successor exists: the newest is selected.
+    // A pod may still be stopping when its successor exists. The newest is selected.
     let only = (!object.is_workload()).then(|| there.last().copied()).flatten();
     Ok(only.map_or(there, |newest| vec![newest]))
 }
@@ -399,7 +400,8 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
 pub struct Picked {
     /// Its index in the pod.
     pub container: usize,
-    /// No container was named: this is the first main of several containers, which should be reported.
+    /// Whether no container was named. This is then the first main of a pod with several containers, and the
+    /// command should say so.
     pub by_default: bool,
 }
 
@@ -526,20 +528,20 @@ mod tests {
         let live = found(&[("db-0", "StatefulSet/db", a, false), ("db-0", "StatefulSet/db", b, false)]);
         type Row<'r> = (&'r Found, &'r str, Option<&'r str>, Result<&'r [usize], &'r str>);
         let table: [Row<'_>; 13] = [
-            // A run, by its id, or all of one process.
+            // A run by its id, or all runs of one process.
             (&live, "run/aaaaaaaa", None, Ok(&[0])),
             (&live, "run/7", None, Ok(&[0, 1])),
             (&live, "run/7", Some(b), Ok(&[1])),
             (&live, "run/8", None, Err("no run 8; your runs: aaaaaaaa, bbbbbbbb")),
             (&live, "run/cccccccc", None, Err("no run cccccccc; your runs: aaaaaaaa, bbbbbbbb")),
-            // What has ended: the last run is meant.
+            // Of ended objects, the last run is selected.
             (&ended, "job/report", None, Ok(&[2, 3])),
             (&ended, "job/report", Some(a), Ok(&[0])),
             (&ended, "db-0", None, Ok(&[4])),
             (&ended, "db-0", Some(a), Ok(&[1])),
             (&ended, "job/report", Some("7"), Ok(&[2, 3])),
             (&ended, "job/report", Some("cccccccc"), Err("no run cccccccc; your runs: aaaaaaaa, bbbbbbbb")),
-            // What is running: it must be clear.
+            // A running object must be unambiguous.
             (&live, "db-0", Some(b), Ok(&[1])),
             (
                 &live,
@@ -621,7 +623,7 @@ mod tests {
             assert_eq!(text.parse::<Object>().unwrap_err().to_string(), why, "{text}");
         }
         let mut of_job = pod(&[]);
-        // The author writes the owners: they decide nothing about runs.
+        // The author of the manifest sets the owners, so they must not select a run.
         of_job.owners = vec!["Job/report".to_owned(), "Run/k3v9x0aq".to_owned()];
         let node = found(&[]);
         let run = &node.runs[0];
@@ -630,7 +632,7 @@ mod tests {
         {
             assert_eq!(text.parse::<Object>().unwrap().has((run, &of_job)), expected, "{text}");
         }
-        // It runs as one of these.
+        // A CloneSet runs as one of these.
         for owner in ["Deployment/web", "StatefulSet/web"] {
             let mut of_clone_set = pod(&[]);
             of_clone_set.owners = vec![owner.to_owned()];

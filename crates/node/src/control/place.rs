@@ -1,6 +1,6 @@
 //! The directory of control sockets: one directory per user, one socket per run.
 //!
-//! The directory belongs to the user and is not accessible to others; the name of a socket is never reused. A
+//! The directory belongs to the user and is not accessible to others. The name of a socket is never reused. A
 //! socket without a listener was left behind by a killed run.
 
 use std::ffi::{CStr, OsString};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use outrigger_runtime::rootless;
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-/// Overrides the directory.
+/// The environment variable that overrides the directory.
 const VARIABLE: &str = "OUTRIGGER_RUNTIME_DIR";
 
 /// A user's directory of sockets.
@@ -23,7 +23,7 @@ pub(crate) struct Place {
     dir: Arc<OwnedFd>,
 }
 
-/// The socket of a run; removed when this is dropped.
+/// The socket of a run. It is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Bound {
     place: Place,
@@ -43,7 +43,7 @@ fn path() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     match variable(VARIABLE) {
         Some(path) => path,
-        // For root, ignore variables of the user that sudo has kept.
+        // Root ignores the user's variables, which sudo may have kept.
         None if user == 0 => PathBuf::from("/run/outrigger"),
         None => match variable("XDG_RUNTIME_DIR").filter(|dir| dir.is_absolute()) {
             Some(dir) => dir.join("outrigger"),
@@ -72,7 +72,7 @@ impl Place {
     }
 
     pub(super) fn open_at(path: &Path) -> io::Result<Self> {
-        // Other users could create it first (below /tmp): symbolic links and foreign owners are rejected.
+        // Below /tmp, other users could create it first. So symbolic links and other owners are rejected.
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let dir = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| within(path, &e.into()))?;
         let stat = rustix::fs::fstat(&dir).map_err(|e| within(path, &e.into()))?;
@@ -93,8 +93,8 @@ impl Place {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
     }
 
-    /// Listens on a new socket. It is renamed to its final name once it listens, so that it is never taken
-    /// for one left behind.
+    /// Listens on a new socket. It gets its final name only once it listens, so that nothing takes it for a
+    /// socket that was left behind.
     pub(crate) fn bind(&self, run_id: &str) -> io::Result<(UnixListener, Bound)> {
         let name = format!("{}-{run_id}.sock", std::process::id());
         let early = Bound { place: self.clone(), name: format!(".{name}") };
@@ -140,7 +140,7 @@ impl Place {
     /// Removes sockets without a listener.
     pub(crate) fn clean(&self) {
         for name in self.sockets().unwrap_or_default() {
-            // A live run just sees a client connect and disconnect.
+            // A live run only sees a client that connects and disconnects.
             if is_dead(&name) {
                 let _gone = self.connect(&name);
             }

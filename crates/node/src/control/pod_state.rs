@@ -7,7 +7,7 @@ use outrigger_view::PodView;
 
 use super::wire::{ContainerState, PodState};
 
-/// Builds the state of a pod. Fields not known from the view stay empty.
+/// Builds the state of a pod. Fields that the view does not have stay empty.
 pub(crate) fn pod_state(view: &PodView, now: Time) -> PodState {
     let (plan, obs) = (&view.plan, &view.obs);
     let stays = |i: &usize| matches!(plan.containers[*i].role, Role::Main | Role::Sidecar);
@@ -45,7 +45,7 @@ fn container(view: &PodView, i: usize, now: Time) -> ContainerState {
     }
 }
 
-/// Adds why the program of a container could not be started: its log does not say it.
+/// Adds why the program of a container could not be started, because the container's log does not contain it.
 fn with_start_error(reason: Option<String>, container: &Container) -> Option<String> {
     let Some(message) = start_error(container) else { return reason };
     Some(match reason {
@@ -54,7 +54,7 @@ fn with_start_error(reason: Option<String>, container: &Container) -> Option<Str
     })
 }
 
-/// Why the program of a container could not be started the last time, if it could not.
+/// Why the last attempt to start the program of a container failed.
 pub(super) fn start_error(container: &Container) -> Option<&str> {
     if container.state.is_alive() {
         return None;

@@ -1,5 +1,5 @@
-//! The pods of a run as seen by other commands: updated from the agent's events and read by clients, without
-//! either waiting for the other.
+//! The pods of a run as other commands see them. The registry is updated from the agent's events and read by
+//! clients, and neither waits for the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ const OVER_MAX: usize = 100;
 /// The annotation that names the default container.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
-/// Why there is no running instance of a container.
+/// Why a container has no running instance.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InstanceError {
     /// The pod was removed.
@@ -31,7 +31,7 @@ pub(super) enum InstanceError {
     /// The pod has no such container.
     #[error("no such container")]
     NoContainer,
-    /// The container waits, or has ended.
+    /// The container is waiting or has ended.
     #[error("container {container:?} is not running ({state}){}", reason.as_ref().map(|reason| format!(": it {reason}")).unwrap_or_default())]
     NotRunning { container: String, state: String, reason: Option<String> },
 }
@@ -40,12 +40,12 @@ pub(super) enum InstanceError {
 #[derive(Clone)]
 pub(crate) struct PodRegistry(Arc<Shared>);
 
-/// What has become of the objects of a run that are to finish: Jobs, and pods that are not restarted.
+/// The progress of those objects of a run that finish by themselves: Jobs, and pods that are not restarted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// One of them has not finished.
+    /// Whether at least one of them has not finished.
     pub(crate) is_working: bool,
-    /// The exit code of those that have finished.
+    /// The exit code of the objects that have finished.
     pub(crate) result: Option<u8>,
 }
 
@@ -54,9 +54,9 @@ struct Shared {
     pods: Mutex<BTreeMap<usize, Entry>>,
     /// Ended runs of a node, and their exit codes.
     ends: Mutex<BTreeMap<String, u8>>,
-    /// Runs of a node that are going on.
+    /// The progress of a node's runs.
     progress: Mutex<BTreeMap<String, Progress>>,
-    /// Runs of a node whose manifests were changed, and how many of the changes are not carried out yet.
+    /// How many changes of the manifests of a node's run are not complete yet.
     changing: Mutex<BTreeMap<String, usize>>,
     /// Notifies about any change of any pod.
     changes: watch::Sender<()>,
@@ -67,30 +67,30 @@ struct Shared {
 pub(crate) struct OfRun {
     /// Its id.
     pub(crate) id: String,
-    /// The manifests it was started with, or changed to.
+    /// The manifests that it was started with, or was changed to.
     pub(crate) files: Vec<String>,
 }
 
 struct Entry {
     context: Arc<PodContext>,
     view: PodView,
-    /// The workload it belongs to, as written: `Deployment/web`.
+    /// The workload that it belongs to, as written: `Deployment/web`.
     workload: Option<String>,
-    /// The run of a node it belongs to.
+    /// The run of a node that it belongs to.
     run: Option<OfRun>,
     ips: Vec<String>,
-    /// It has ended and nothing of it will run again.
+    /// Whether it has ended and nothing of it will run again.
     over: bool,
     /// The running instances.
     running: Vec<Option<ContainerId>>,
-    /// Why it, or a container of it, could not be started at the last attempt.
+    /// Why the last attempt to start the pod (`None`) or a container failed.
     faults: BTreeMap<Option<usize>, StartFault>,
 }
 
 /// Why a pod, or one of its containers, could not be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StartFault {
-    /// For people: what happened, the line of the manifest and what to do.
+    /// The text for users: what happened, the line of the manifest and how to fix it.
     pub(crate) text: String,
     /// Whether the next attempt can succeed.
     pub(crate) outlook: Outlook,
@@ -151,10 +151,11 @@ impl PodRegistry {
         });
     }
 
-    /// Sets why a container, or the pod itself, could not be started; `None` if it has been.
+    /// Sets why a container, or the pod itself, could not be started. `None` clears it after a successful
+    /// start.
     pub(crate) fn start_fault(&self, number: usize, container: Option<usize>, fault: Option<StartFault>) {
         self.change_one(number, |entry| match fault {
-            // The hint is added to the first of many equal failures only.
+            // Only the first of several equal failures has a hint, so it is kept.
             Some(fault)
                 if entry.faults.get(&container).is_some_and(|old| old.text.starts_with(&fault.text)) => {}
             Some(fault) => drop(entry.faults.insert(container, fault)),
@@ -162,7 +163,7 @@ impl PodRegistry {
         });
     }
 
-    /// What keeps the pods of a run from starting.
+    /// Why pods of a run cannot be started.
     pub(super) fn start_faults(&self, run: &str) -> Vec<StartFault> {
         let pods = self.lock();
         let of_run = |entry: &&Entry| !entry.over && entry.run.as_ref().is_some_and(|of| of.id == run);
@@ -179,7 +180,7 @@ impl PodRegistry {
         self.change_one(number, |entry| entry.running[container] = instance);
     }
 
-    /// The running instance of a container. The error explains why there is none.
+    /// The running instance of a container. The error says why there is none.
     pub(super) fn instance(&self, number: usize, container: usize) -> Result<ContainerId, InstanceError> {
         let pods = self.lock();
         let entry = pods.get(&number).ok_or(InstanceError::PodGone)?;
@@ -219,7 +220,7 @@ impl PodRegistry {
         });
     }
 
-    /// Removes a pod: it is no longer visible.
+    /// Removes a pod from the registry.
     pub(crate) fn forget(&self, number: usize) {
         self.change(|pods| drop(pods.remove(&number)));
     }
@@ -237,12 +238,12 @@ impl PodRegistry {
         self.0.changes.send_replace(());
     }
 
-    /// Records that a run which had ended is continued.
+    /// Records that an ended run continues.
     pub(crate) fn run_continues(&self, run: &str) {
         self.0.ends.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
     }
 
-    /// Records how far a run is.
+    /// Records the progress of a run.
     pub(crate) fn run_progresses(&self, run: &str, progress: Progress) {
         let mut all = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.insert(run.to_owned(), progress);
@@ -252,7 +253,7 @@ impl PodRegistry {
         }
     }
 
-    /// How far a run is, once that is known.
+    /// The progress of a run, once it is known.
     pub(super) fn progress(&self, run: &str) -> Option<Progress> {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).get(run).copied()
     }
@@ -262,7 +263,8 @@ impl PodRegistry {
         *self.changing().entry(run.to_owned()).or_default() += 1;
     }
 
-    /// Records that some of these changes are carried out: what was replaced is gone, and its successors are here.
+    /// Records that some of these changes are complete: the replaced workloads are gone, and their successors
+    /// exist.
     pub(crate) fn run_changed(&self, run: &str, changes: usize) {
         let mut changing = self.changing();
         if let Some(left) = changing.get_mut(run) {
@@ -302,7 +304,7 @@ impl PodRegistry {
         self.lock().iter().map(|(number, entry)| entry.state(*number, now)).collect()
     }
 
-    /// Whether anything is known of a pod.
+    /// Whether the registry has a pod.
     pub(crate) fn has(&self, number: usize) -> bool {
         self.lock().contains_key(&number)
     }
@@ -332,7 +334,7 @@ impl PodRegistry {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Entry>> {
-        // Entries are only replaced as a whole: after a panic one may be outdated at worst.
+        // Entries are only replaced as a whole. After a panic, an entry may be outdated, but it is valid.
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -351,7 +353,7 @@ impl Visit {
 
     /// The instances of a container that have a log, oldest first.
     pub(super) fn attempts(&self, container: usize) -> Vec<u32> {
-        // An instance created ahead has a log, but an empty one.
+        // An instance that was created ahead has an empty log.
         let never_ran = |entry: &Entry| {
             let c = &entry.view.obs.containers[container];
             start_error(c).is_some() || !c.was_run && c.exit.is_none() && c.last_exit.is_none()

@@ -7,10 +7,10 @@ use std::str::FromStr;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
 
-/// A text that is not a label selector.
+/// Why a text is not a label selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// A parenthesis that belongs to nothing.
+    /// A parenthesis in the wrong place.
     #[error("unexpected {found:?} in {text:?}")]
     Unexpected {
         /// The parenthesis.

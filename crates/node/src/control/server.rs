@@ -25,22 +25,22 @@ use crate::pod_check::CheckError;
 use crate::read::ReadError;
 use crate::record::RunRecord;
 
-/// Maximum number of connections. For a further one the oldest that has not sent a request is closed; if there
-/// is none, it is refused with a message.
+/// Maximum number of connections. For another one, the oldest that has not sent a request is closed. If there
+/// is none, the new one is refused with a message.
 const CLIENTS_MAX: usize = 64;
 /// How long a client may take to send its request and to read an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the end of a connection that was closed may take.
+/// How long a closed connection may take to end.
 const MOMENT: Duration = Duration::from_secs(1);
-/// After the last pod's end, how long clients may take to read their answers.
+/// How long clients may take to read their answers after the last pod has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Changes within this time are reported together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Why an order is not carried out. Clients get the text.
+/// Why an order is not carried out. Clients get the message.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OrderError {
-    /// The manifests cannot be run.
+    /// The manifests cannot be read or run.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// A pod cannot be run.
@@ -61,10 +61,10 @@ pub(crate) enum OrderError {
     /// Another run has a pod of this name.
     #[error("pod {0:?} is already there; stop it first, or change it with `outrigger apply`")]
     PodExists(String),
-    /// A run in the foreground cannot be changed.
+    /// Only a node can apply changed manifests.
     #[error("this run is in the foreground; only a node can be changed")]
     Foreground,
-    /// A run in the foreground runs what it was started with.
+    /// Only a node accepts more pods.
     #[error("this run takes no more pods; only a node does")]
     NoMorePods,
     /// A container cannot be restarted now.
@@ -73,10 +73,10 @@ pub(crate) enum OrderError {
     /// The pod of the order has ended.
     #[error("the pod has ended")]
     PodEnded,
-    /// Orders are no longer carried out.
+    /// The node is stopping and carries out no more orders.
     #[error("the node is ending; try again when it is back")]
     NodeEnding,
-    /// Orders are no longer carried out, because the machine is turned off.
+    /// The machine is shutting down, so no more orders are carried out.
     #[error("the machine is shutting down; try again when it is back")]
     Shutdown,
     /// The state directory is full or read-only.
@@ -166,13 +166,13 @@ pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// The manifests it was started with.
     pub(crate) files: Vec<String>,
-    /// Who runs its pods.
+    /// What runs its pods.
     pub(crate) runner: Runner,
     /// The state directory.
     pub(crate) state_dir: PathBuf,
 }
 
-/// Who runs pods.
+/// What runs the pods: a foreground run or a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// A run in the foreground.
@@ -188,7 +188,7 @@ struct Server<R> {
     facts: RunFacts,
 }
 
-/// A listening run; dropping this closes the socket.
+/// A run that listens on its socket. Dropping this closes the socket.
 pub(crate) struct Listening {
     _bound: Bound,
     _task: Task,
@@ -204,7 +204,7 @@ impl Listening {
     }
 }
 
-/// Listens for requests of this user; orders are sent to the receiver.
+/// Listens for requests of this user. Orders are sent to the receiver.
 pub(crate) fn listen<R: Runtime>(
     runtime: Arc<R>,
     registry: PodRegistry,
@@ -228,7 +228,7 @@ pub(crate) fn listen<R: Runtime>(
 /// Serves until asked to close, then until no client is left.
 async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut close: oneshot::Receiver<()>) {
     let room = Arc::new(Semaphore::new(CLIENTS_MAX));
-    // Closes connections that have not sent a request, the oldest first.
+    // The senders close connections that have not sent a request, the oldest first.
     let mut idle: VecDeque<oneshot::Sender<()>> = VecDeque::new();
     let mut clients = JoinSet::new();
     loop {
@@ -245,7 +245,7 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
                     }
                     clients.spawn(async move {
                         let permit = match permit {
-                            // The place of a connection that was just closed is free in a moment.
+                            // A connection was just closed for this one, and its permit becomes free soon.
                             None if has_room => {
                                 timeout(MOMENT, room.acquire_owned()).await.ok().and_then(Result::ok)
                             }
@@ -255,7 +255,7 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
                         let _ = server.serve(stream, permit.is_some(), closed).await;
                     });
                 }
-                // Most likely out of file descriptors: some may be freed.
+                // The process is probably out of file descriptors. Some may be freed soon.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_) = clients.join_next() => {}
@@ -267,14 +267,14 @@ async fn serve<R: Runtime>(server: Arc<Server<R>>, listener: UnixListener, mut c
 }
 
 impl<R: Runtime> Server<R> {
-    /// Serves a client. It may be closed from outside until it has sent its request.
+    /// Serves a client. Another client may take its place until it has sent its request.
     async fn serve(
         &self,
         stream: UnixStream,
         has_room: bool,
         closed: oneshot::Receiver<()>,
     ) -> io::Result<()> {
-        // The directory already keeps others out, unless its mode was changed.
+        // The directory already keeps other users out, unless its mode was changed.
         let (peer, own) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
         let (read, write) = stream.into_split();
         let mut client = Client { frames: Frames::new(read, REQUEST_MAX), write };
@@ -376,12 +376,12 @@ impl<R: Runtime> Server<R> {
         let mut last = usize::MAX;
         loop {
             let mut left = left();
-            // Pods that an `apply` starts again after the stop are not waited for.
+            // Pods that an `apply` starts again after the stop do not count.
             left.retain(|pod| pod.number <= last);
             if left.is_empty() {
                 break;
             }
-            // Clients rely on the first answer, so it is delayed until a worker has saved the order.
+            // Clients rely on the first answer, so it is sent only once a worker has saved the order.
             if !is_taken && left.iter().any(|pod| pod.stopping) {
                 is_taken = true;
                 last = self.registry.pods().last().map_or(0, |pod| pod.number);
@@ -391,7 +391,7 @@ impl<R: Runtime> Server<R> {
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { break },
-                // The client sends nothing more; this is a disconnect.
+                // The client sends nothing more, so this is a disconnect.
                 _ = client.frames.next() => return Ok(()),
             }
             tokio::time::sleep(GATHER).await;
@@ -470,7 +470,7 @@ impl<R: Runtime> Server<R> {
             }
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return Ok(()) },
-                // The client sends nothing more; this is a disconnect.
+                // The client sends nothing more, so this is a disconnect.
                 _ = client.frames.next() => return Ok(()),
             }
         }
@@ -479,9 +479,9 @@ impl<R: Runtime> Server<R> {
 
 /// What a client waits for.
 struct Until {
-    /// Only for the end of the run.
+    /// Wait only for the end of the run.
     over: bool,
-    /// Only until its pods are running, or have ended.
+    /// Wait only until its pods are running or have ended.
     running: bool,
 }
 
@@ -497,7 +497,7 @@ impl Client {
         timeout(PATIENCE, self.send(&Frame::message(answer)?)).await?
     }
 
-    /// Sends a frame; the client may take any time to read it.
+    /// Sends a frame. The client may take any time to read it.
     pub(super) async fn send(&mut self, frame: &Frame) -> io::Result<()> {
         frame.write(&mut self.write).await
     }

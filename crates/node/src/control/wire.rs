@@ -14,17 +14,17 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::record::RunRecord;
 
-/// Incremented whenever a frame or message changes its meaning.
+/// The version of the protocol. Increment it when a frame or message changes its meaning.
 pub(crate) const VERSION: u32 = 1;
 
-/// Maximum size of a frame accepted by a run: large enough for manifests and for any command line the kernel
-/// takes (2 MiB, of which JSON makes up to six times as much), small enough to prevent abuse.
+/// Maximum size of a frame that a run accepts. It is large enough for manifests and for any command line of
+/// the kernel (2 MiB, which JSON can make six times as long). It is small enough to prevent abuse.
 pub(crate) const REQUEST_MAX: usize = 16 << 20;
-/// Bytes of standard input a client may send before the command has read them; [`Answer::More`] grants more.
-/// So a run never stops reading from the connection, and a command that does not read its input blocks only
+/// Bytes of standard input that a client may send before the command has read them. [`Answer::More`] grants
+/// more. So a run always reads from the connection, and a command that does not read its input blocks only
 /// its own client.
 pub(crate) const WINDOW: usize = 256 << 10;
-/// Maximum size of a frame accepted by a client: enough for thousands of pods.
+/// Maximum size of a frame that a client accepts: enough for thousands of pods.
 pub(crate) const ANSWER_MAX: usize = 64 << 20;
 
 /// The first message of a client.
@@ -57,7 +57,7 @@ pub enum Request {
         /// The grace period; `None` means each pod's own.
         grace_ms: Option<u64>,
     },
-    /// Read logs. Answered by log frames and [`Answer::Note`], and by [`Answer::Done`] after the last.
+    /// Read logs. Answered by log frames and [`Answer::Note`], and at the end by [`Answer::Done`].
     Logs(LogsRequest),
     /// Stop all pods of a run in order; `None` means every run of this process. Answered like
     /// [`Request::Stop`].
@@ -84,23 +84,23 @@ pub enum Request {
     },
     /// Run pods on a node. Answered by [`Answer::Accepted`].
     Run(Box<RunRecord>),
-    /// Wait until a run is what it is for: Jobs and pods that are not restarted have finished, everything else
-    /// is ready. Answered by [`Answer::Exit`] if anything has finished, with the result, else by
-    /// [`Answer::Done`]. What cannot be started is said before, as [`Answer::Note`]; if waiting for it cannot help, the
-    /// answer is [`Answer::Exit`] with code 1.
+    /// Wait until a run has reached its goal: Jobs and pods that are not restarted have finished, and
+    /// everything else is ready. Answered by [`Answer::Exit`] with the result if anything has finished, else
+    /// by [`Answer::Done`]. With `faults`, each start that fails is reported before, as an [`Answer::Note`].
+    /// If waiting for such a start cannot help, the answer is [`Answer::Exit`] with code 1.
     Await {
         /// The run's id.
         run: String,
         /// Wait only for the end of the run.
         over: bool,
-        /// Wait only until its pods are running, or have ended.
+        /// Wait only until its pods are running or have ended.
         #[serde(default)]
         running: bool,
-        /// Say what cannot be started, and do not wait for what never can be.
+        /// Report starts that fail, and do not wait for those that can never succeed.
         #[serde(default)]
         faults: bool,
     },
-    /// Run a command in a container. Its streams are frames, see [`WINDOW`]; answered by [`Answer::Exit`] at
+    /// Run a command in a container. Its streams are frames, see [`WINDOW`]. Answered by [`Answer::Exit`] at
     /// the end.
     Exec(ExecStart),
 }
@@ -120,7 +120,7 @@ pub struct ExecStart {
     pub terminal: Option<WindowSize>,
 }
 
-/// Messages to a command, besides its input.
+/// A message to a command, besides its input.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Word {
@@ -155,29 +155,29 @@ pub enum Answer {
     Pod(Box<PodState>),
     /// A node accepted pods.
     Accepted(Accepted),
-    /// A node has applied changes, or would.
+    /// The changes that a node has applied, or would apply in a dry run.
     Applied(Applied),
     /// A message to show before the final answer.
     Note(String),
-    /// Lines written by a container in CRI format: the container's index in the pod, and the lines. Sent as a
-    /// frame of its own, not as a message.
+    /// Lines of a container in CRI format: the container's index in the pod, and the lines. Sent as a
+    /// separate frame, not as a message.
     #[serde(skip)]
     Log(usize, Vec<u8>),
-    /// Standard output of a command. Sent as a frame of its own.
+    /// Standard output of a command. Sent as a separate frame.
     #[serde(skip)]
     Stdout(Vec<u8>),
-    /// Standard error of a command. Sent as a frame of its own.
+    /// Standard error of a command. Sent as a separate frame.
     #[serde(skip)]
     Stderr(Vec<u8>),
     /// A command has read this many bytes of its input.
     More(usize),
-    /// The exit code of a command. If it could not be run, also the reason.
+    /// The exit code of a command, and the reason if it could not be run.
     Exit(i32, Option<String>),
     /// The request is complete.
     Done,
-    /// The request was refused: why, and how to fix it.
+    /// The request was refused. Contains the reason and how to fix it.
     Refused(String),
-    /// The request was valid but failed: why.
+    /// The request was valid but failed. Contains the reason.
     Failed(String),
 }
 
@@ -196,7 +196,7 @@ pub struct Applied {
     /// The id of the run that contains the objects; `None` if a new one would be created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// All objects of the manifests, and those no longer in them.
+    /// All objects of the manifests, and the objects that are no longer in them.
     pub objects: Vec<AppliedObject>,
 }
 
@@ -220,7 +220,7 @@ pub struct AppliedObject {
 /// The state of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunState {
-    /// The pid.
+    /// The process ID.
     pub pid: u32,
     /// The run's id.
     pub id: String,
@@ -246,10 +246,10 @@ pub struct PodState {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// The workload it belongs to, as written in the manifest: `Deployment/web`.
+    /// The workload that it belongs to, as written in the manifest: `Deployment/web`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// The run of a node it belongs to.
+    /// The run of a node that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// The manifests of that run.
@@ -272,13 +272,13 @@ pub struct PodState {
     pub ports: Vec<String>,
     /// Pending, Running, Succeeded or Failed.
     pub phase: String,
-    /// It is being stopped, or is ending by itself.
+    /// Whether it is being stopped, or is ending by itself.
     pub stopping: bool,
-    /// It failed only because it was stopped: none of its containers failed by itself.
+    /// Whether it failed only because it was stopped: no container failed by itself.
     pub stopped: bool,
-    /// It has ended and nothing of it is left.
+    /// Whether it has ended and nothing of it is left.
     pub over: bool,
-    /// Number of ready containers, of those that keep running.
+    /// Number of ready containers among those that keep running.
     pub ready: usize,
     /// Number of containers that keep running: mains and sidecars.
     pub total: usize,
@@ -303,14 +303,14 @@ pub struct ContainerState {
     pub role: String,
     /// A short description of its state, as in the live view.
     pub state: String,
-    /// It is running and its probes pass; for an init container: it has completed.
+    /// Whether it is running and its probes pass. For an init container, whether it has completed.
     pub ready: bool,
     /// How often it was restarted.
     pub restarts: u32,
     /// The exit code, if it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    /// Milliseconds in its current state; if it has ended, milliseconds it ran.
+    /// Milliseconds in its current state. If it has ended, milliseconds it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
     /// What it is waiting for.
@@ -415,8 +415,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// Waits for the end of the stream, or until more data is buffered than expected before a frame is read.
-    /// The data is kept.
+    /// Waits for the end of the stream, or until the client has sent more than expected before a frame is
+    /// read. The data is kept.
     pub(crate) async fn end(&mut self) {
         while self.received.len() <= self.limit {
             match self.from.read_buf(&mut self.received).await {
@@ -443,7 +443,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     }
 }
 
-/// Parses arbitrary bytes as input from the other end, for both sides.
+/// Parses arbitrary bytes as both sides would parse input from the other side.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Ok(executor) = tokio::runtime::Builder::new_current_thread().build() else { return };
     executor.block_on(async {

@@ -1,7 +1,7 @@
 //! `apply` on a node: replaces the manifests of a run.
 //!
-//! The new manifests are saved before they take effect, together with the objects being removed, so that a
-//! process that resumes the run reaches the same result.
+//! The new manifests are saved before they take effect, together with the objects that are being removed. A
+//! process that resumes the run therefore reaches the same result.
 
 use std::collections::BTreeSet;
 
@@ -41,8 +41,8 @@ impl<R: Runtime> Node<R> {
     fn run_of(&self, work: &Work) -> Result<Option<String>, OrderError> {
         let wanted: BTreeSet<ObjectKey> = work.workloads.iter().map(ObjectKey::of_workload).collect();
         let mut found: Option<(String, ObjectKey)> = None;
-        // The objects of a run that is being stopped are started again when they are gone. A stopping run of the
-        // manifest directory ends, and its file is then run again.
+        // Objects of a run that is being stopped are started again when they are gone. But a run of the
+        // manifest directory that is being stopped ends, and its file is then run again.
         let is_live =
             |run: &Run<R>| run.ended.is_none() && !(run.is_stopping && run.record.manifest.is_some());
         for (id, run) in self.runs.iter().filter(|(_, run)| is_live(run)) {
@@ -63,7 +63,7 @@ impl<R: Runtime> Node<R> {
         Ok(found.map(|(id, _)| id).or_else(|| self.ended_run_of(&wanted)))
     }
 
-    /// The run that had some of these objects last. What has finished in it is not run again.
+    /// The last run that had some of these objects. Objects that have finished in it are not run again.
     fn ended_run_of(&self, wanted: &BTreeSet<ObjectKey>) -> Option<String> {
         let has_some = |run: &Run<R>| {
             let there = self.read_accepted(&run.record);
@@ -93,7 +93,7 @@ impl<R: Runtime> Node<R> {
             if let Some(why) = starts_again(change, self.runs[id].standings.get(&old.key(key))) {
                 object.change = "started again".to_owned();
                 (object.details, object.restarted) = (vec![why.to_owned()], Vec::new());
-                // To the run it is another object of that name, which is started once the first is gone.
+                // The run sees this as another object of the same name, which starts once the first is gone.
                 *change = ObjectChange::Replaced { why: Vec::new() };
             }
             objects.push(object);
@@ -160,7 +160,7 @@ impl<R: Runtime> Node<R> {
                 sources: old.sources.clone(),
                 reading: old.reading.clone(),
             });
-            // The next object with this name is a different one.
+            // The next object of this name is a different one.
             *generations.entry(key.id()).or_default() += 1;
         }
         RunRecord {
@@ -174,8 +174,8 @@ impl<R: Runtime> Node<R> {
         }
     }
 
-    /// Checks that no pod and no workload of another run has a name that these manifests use. Generated names of pods
-    /// are not among them: each run has its own.
+    /// Checks that no pod and no workload of another run has a name that these manifests use. Generated pod
+    /// names do not matter, because each run has its own.
     pub(super) fn names_are_free(&self, work: &Work, run: Option<&str>) -> Result<(), OrderError> {
         for key in work.workloads.iter().map(ObjectKey::of_workload).filter(|key| key.kind != "Pod") {
             let is_there = |(id, other): &(&String, &Run<R>)| {
@@ -210,7 +210,7 @@ fn objects(work: &Work) -> Objects<'_> {
     }
 }
 
-/// Why an object that is not replaced has to be started again, if it has to.
+/// Why an object that is not replaced must be started again; `None` if it must not.
 fn starts_again(change: &ObjectChange, standing: Standing) -> Option<&'static str> {
     let is_same = match change {
         ObjectChange::Unchanged => true,
@@ -221,13 +221,13 @@ fn starts_again(change: &ObjectChange, standing: Standing) -> Option<&'static st
         Standing::Active => None,
         Standing::Stopping => Some("when it is gone, it is being stopped"),
         Standing::Stopped => Some("it was stopped"),
-        // What has done its work is not repeated, unless it is other work.
+        // Finished work is not repeated, unless the object was changed.
         Standing::Finished if is_same => None,
         Standing::Ended | Standing::Finished => Some("it had ended"),
     }
 }
 
-/// The change of an object, for the client.
+/// The change of an object as it is reported to the client.
 fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject {
     let is_it = |pod: &&PlannedPod| {
         key.kind == "Pod" && pod.manifest.name() == key.name && pod.manifest.namespace() == key.namespace
@@ -248,7 +248,7 @@ fn applied(key: &ObjectKey, change: &ObjectChange, work: &Work) -> AppliedObject
             details.push(format!("{to} {pods} (were {from})"));
         }
         ObjectChange::Replaced { why } => {
-            // A field path or a sentence.
+            // The reason is a field path or a sentence.
             let told = |why: &String| if why.contains(' ') { why.clone() } else { format!("{why} changed") };
             details.extend(why.iter().map(told));
         }

@@ -1,6 +1,6 @@
 //! Handles a shutdown of the machine announced by systemd-logind.
 //!
-//! A delay inhibitor lock is held as long as pods may run: logind announces a shutdown and waits until the
+//! A delay inhibitor lock is held as long as pods may run. logind announces a shutdown and waits until the
 //! lock is released or `InhibitDelayMaxSec` has passed.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use zbus::OwnedFd;
 
-/// Interval of attempts to reach logind after it was not available.
+/// Interval between attempts to reach logind.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 #[zbus::proxy(
@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
     default_path = "/org/freedesktop/login1"
 )]
 trait Manager {
-    /// Takes a lock; it is released when the last copy of the descriptor is closed.
+    /// Takes a lock. It is released when the last copy of the descriptor is closed.
     fn inhibit(&self, what: &str, who: &str, why: &str, mode: &str) -> zbus::Result<OwnedFd>;
 
     /// Signal: the shutdown of the machine starts or is cancelled.
@@ -49,8 +49,8 @@ pub(super) struct Logind {
 }
 
 impl Logind {
-    /// Watches for a shutdown; `needed` is the time the pods may take to stop. Without logind, nothing is
-    /// announced.
+    /// Watches for a shutdown. `needed` is the time that the pods may take to stop. Without logind, nothing
+    /// is announced.
     pub(super) fn watch(needed: Duration) -> Self {
         let (tell, announcements) = mpsc::channel(4);
         let lock = Arc::new(Mutex::new(None));
@@ -104,7 +104,7 @@ async fn session(
 ) -> zbus::Result<()> {
     let connection = zbus::Connection::system().await?;
     let manager = ManagerProxy::new(&connection).await?;
-    // Before the lock is taken, so that no later announcement is missed.
+    // The subscription comes before the lock, so that no announcement is missed.
     let mut announced = manager.receive_prepare_for_shutdown().await?;
     let why = "pods are stopped in order";
     let taken = manager.inhibit("shutdown", "outrigger node", why, "delay").await?;

@@ -23,14 +23,14 @@ use tokio::time::Instant;
 use crate::read::RunReadOptions;
 use crate::record::RunRecord;
 
-/// Changes within this time are handled together: saving a file in an editor causes several.
+/// Changes within this time are handled together, because an editor that saves a file causes several.
 const GATHER: Duration = Duration::from_millis(200);
 
-/// How often to check for what the kernel does not report: a changed target of a link, another directory in the place of this
-/// one, and everything if the directory cannot be watched.
+/// How often to check for changes that the kernel does not report: a changed target of a link, or another
+/// directory at the same path. If the directory cannot be watched, this finds all changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The limit of a manifest.
+/// The maximum size of a manifest.
 const SIZE_MAX: u64 = 8 << 20;
 
 /// A directory of manifests that a node runs.
@@ -49,25 +49,25 @@ pub(super) struct Manifests {
     dir: PathBuf,
     settings: ManifestDir,
     watcher: Option<Watcher>,
-    /// A change was reported and not handled yet.
+    /// Whether a change was reported and not handled yet.
     is_changed: AtomicBool,
     state: Mutex<State>,
 }
 
-/// What is remembered between two looks.
+/// What is kept between two scans.
 struct State {
     /// The watch of the directory.
     watch: Option<i32>,
-    /// What was there when the files were read.
+    /// The scan when the files were read.
     seen: Scan,
-    /// What was there at the last look. What differs at each look is still being written.
+    /// The last scan. A file that differs from scan to scan is still being written.
     last: Scan,
     next_look: Instant,
     /// Files that cannot be read, and why; each is reported once.
     reported: BTreeMap<PathBuf, String>,
 }
 
-/// What tells a file from what it was before.
+/// The properties by which a change of a file is recognised.
 type Scan = BTreeMap<PathBuf, [i128; 5]>;
 
 /// The content of the directory.
@@ -75,7 +75,7 @@ type Scan = BTreeMap<PathBuf, [i128; 5]>;
 pub(super) struct Files {
     /// The text of each manifest.
     pub(super) texts: BTreeMap<PathBuf, String>,
-    /// Manifests that are there and cannot be read.
+    /// Manifests that exist but cannot be read.
     pub(super) unreadable: BTreeSet<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ impl Manifests {
         Manifests { dir, settings, watcher, is_changed: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// The run of a file of the directory.
+    /// The record of a run for a file of the directory.
     pub(super) fn record(&self, path: &Path, text: &str) -> RunRecord {
         let name = path.display().to_string();
         let source = SourceFile::new(name.clone(), text);
@@ -107,12 +107,13 @@ impl Manifests {
     /// The current manifests, by path.
     pub(super) fn files(&self) -> io::Result<Files> {
         let mut state = self.state();
-        // Before reading, so that later changes are reported.
+        // The watch begins before reading, so that later changes are reported.
         self.watch(&mut state);
         state.seen = self.scan(state.watch.is_some());
         let mut files = Files::default();
         let mut reported = BTreeMap::new();
-        // What others can change is not run. From here on it is this directory, whatever the path leads to.
+        // A directory that others can change is not trusted. From here on the descriptor is used, because the
+        // path may lead elsewhere later.
         let dir = trusted::open_dir(&self.dir)?;
         for entry in Dir::read_from(&dir)? {
             let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
@@ -138,7 +139,7 @@ impl Manifests {
         Ok(files)
     }
 
-    /// Watches the directory that has the path now.
+    /// Watches the directory that is at the path now.
     fn watch(&self, state: &mut State) {
         let Some(watcher) = &self.watcher else { return };
         let watch = watcher.watch_files(&self.dir).ok();
@@ -164,7 +165,7 @@ impl Manifests {
     /// Waits until the kernel reports a change.
     async fn told(&self) {
         let Some(watcher) = &self.watcher else { return std::future::pending().await };
-        // A link is complete as soon as it is there. The end of the writing of other files is reported.
+        // A link is complete when it is created. For other files, the kernel reports the end of writing.
         let is_link = |name: &Path| {
             fs::symlink_metadata(self.dir.join(name)).is_ok_and(|meta| meta.is_symlink() || meta.nlink() > 1)
         };
@@ -180,7 +181,7 @@ impl Manifests {
         }
     }
 
-    /// Waits until a look at the directory shows a change that is complete.
+    /// Waits until a scan finds a change, and the next scan finds no further one.
     async fn noticed(&self) {
         loop {
             let at = self.state().next_look;
@@ -197,7 +198,7 @@ impl Manifests {
         }
     }
 
-    /// The identity of the directory, and of the files whose changes are not reported.
+    /// The identity of the directory, and of the files whose changes the kernel does not report.
     fn scan(&self, is_watched: bool) -> Scan {
         let mut scan = Scan::new();
         let Ok(dir) = fs::metadata(&self.dir) else { return scan };
@@ -227,10 +228,10 @@ impl Manifests {
 /// Why a file of the manifest directory is not run.
 #[derive(Debug, thiserror::Error)]
 enum UnreadableManifest {
-    /// A link to something that does not exist.
+    /// It is a link to a file that does not exist.
     #[error("is a link to {0}, which does not exist; correct or remove it")]
     DanglingLink(String),
-    /// The kernel, or the owner of the file, does not allow it.
+    /// The kernel refuses to open the file, or its owner or mode is not trusted.
     #[error("cannot be read: {0}")]
     Open(#[from] io::Error),
     /// The file is too large.
@@ -261,9 +262,9 @@ fn read(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> Result<String, Unreadab
     Ok(String::from_utf8(bytes)?)
 }
 
-/// Owner, mode and number of names, which decide whether something is trusted.
+/// Owner, mode and number of hard links, which decide whether a file is trusted.
 fn access(meta: &Metadata) -> i128 {
-    // Directories have a name for each directory in them.
+    // For a directory, the number of links only counts its subdirectories.
     let names = if meta.is_dir() { 0 } else { i128::from(meta.nlink()) };
     names << 64 | i128::from(meta.uid()) << 32 | i128::from(meta.mode())
 }

@@ -1,8 +1,8 @@
 //! A node keeps the pods of one machine running, even when its own process is restarted.
 //!
-//! A node has runs: the manifests of one `run -d`, or one file of a directory. Each run is saved before it is
-//! started, and so is the state of its pods ([`outrigger_agent`]): a process started later resumes from
-//! there.
+//! A node has runs. A run has the manifests of one `run -d`, or of one file of the manifest directory. Each
+//! run is saved before it is started, and so is the state of its pods ([`outrigger_agent`]). A later process
+//! resumes from there.
 
 mod apply;
 mod logind;
@@ -50,7 +50,7 @@ use runs::{Driven, Managed, RunOrder, Standings};
 pub use shutdown::ShutdownGrace;
 use warned::Warned;
 
-/// Interval of removing old ended pods.
+/// How often old ended pods are removed.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
 /// Options of a node.
@@ -62,13 +62,13 @@ pub struct NodeOptions {
     pub manifests: Option<ManifestDir>,
     /// What manifests are checked against.
     pub machine: Machine,
-    /// Refuse pods that the Pod Security Standard `restricted` does not allow, whoever asks for them.
+    /// Refuse all pods that the Pod Security Standard `restricted` does not allow.
     pub restricted: bool,
     /// Whether pods are stopped when the node stops.
     pub at_exit: AtExit,
     /// How long pods may take to stop when the machine shuts down, by priority.
     pub shutdown: ShutdownGrace,
-    /// How long, and how much of, the logs and status of ended pods are kept.
+    /// How long the logs and status of ended pods are kept, and how many bytes of them.
     pub keep: Keep,
 }
 
@@ -87,7 +87,7 @@ pub enum AtExit {
 pub struct Keep {
     /// Maximum age.
     pub time: Duration,
-    /// Maximum total size; the oldest are removed first.
+    /// Maximum total size. The oldest are removed first.
     pub bytes: u64,
 }
 
@@ -116,10 +116,10 @@ pub enum NodeError {
 /// Why a run of another process cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 enum ResumeError {
-    /// What it runs was not saved.
+    /// Its record was not saved.
     #[error("its manifest is missing")]
     NoRecord,
-    /// Its files cannot be read.
+    /// Its saved files cannot be read.
     #[error(transparent)]
     File(#[from] std::io::Error),
     /// Its manifests cannot be run any more.
@@ -151,7 +151,7 @@ pub struct Node<R: Runtime> {
     tasks: JoinSet<(Driven<R>, RunEnd)>,
     /// Files of the manifest directory that cannot be run, with their text; each is reported once.
     refused: BTreeMap<PathBuf, String>,
-    /// Those that are refused only until a pod of the same name is gone.
+    /// Files that are refused only until a pod of the same name is gone.
     awaiting_names: BTreeSet<PathBuf>,
     warned: Warned,
 }
@@ -160,13 +160,13 @@ pub struct Node<R: Runtime> {
 struct Run<R: Runtime> {
     record: RunRecord,
     orders: mpsc::UnboundedSender<RunOrder>,
-    /// It was asked to stop.
+    /// Whether it was asked to stop.
     is_stopping: bool,
-    /// Its file was changed or removed.
+    /// Whether its file was changed or removed.
     is_superseded: bool,
     /// Set if it has ended.
     ended: Option<Box<Ended<R>>>,
-    /// How far its workloads are.
+    /// The progress of its workloads.
     standings: Standings,
 }
 
@@ -178,7 +178,7 @@ struct Ended<R: Runtime> {
 }
 
 impl<R: Runtime> Run<R> {
-    /// Gives an order. One that has ended has nothing to do, and would carry it out when it is continued.
+    /// Gives an order. An ended run gets none, because it would carry the order out when it continues.
     fn order(&self, order: RunOrder) {
         if self.ended.is_none() {
             let _ = self.orders.send(order);
@@ -251,7 +251,7 @@ impl<R: Runtime> Node<R> {
         Ok(())
     }
 
-    /// Reads the manifests of a run, with the restrictions of this node.
+    /// Reads the manifests of a run with the restrictions of this node.
     fn read(&self, record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
         let restricted = self.options.restricted || record.reading.restricted;
         let reading = RunReadOptions { restricted, ..record.reading.clone() };
@@ -259,18 +259,18 @@ impl<R: Runtime> Node<R> {
         read(&record, checks)
     }
 
-    /// Reads the manifests of a run that is to be started or changed.
+    /// Reads the manifests of a run that will be started or changed.
     fn read_new(&mut self, record: &RunRecord) -> Result<Work, ReadError> {
         self.read(record, Checks::New(&self.options.machine)).map(|read| self.warn(record, read))
     }
 
-    /// Reads the manifests of a run that was accepted before.
+    /// Reads the manifests of a run that was already accepted.
     fn read_accepted(&self, record: &RunRecord) -> Result<Work, ReadError> {
         self.read(record, Checks::Accepted).map(|read| read.work)
     }
 
-    /// Shows the warnings about a file of the manifest directory, unless they were shown before. `outrigger run -d` and
-    /// `apply` show theirs themselves.
+    /// Shows the warnings about a file of the manifest directory, unless they were shown before. `outrigger
+    /// run -d` and `apply` show their own warnings.
     fn warn(&mut self, record: &RunRecord, read: Read) -> Work {
         if let Some(file) = &record.manifest {
             let news = self.warned.news(file, &read.warnings, &read.work.sources);
@@ -294,7 +294,7 @@ impl<R: Runtime> Node<R> {
             self.store.forget_run(&id);
             return Err(self.cannot_write(e));
         }
-        // From here on its names are taken.
+        // The first step reserves the names of its pods and workloads.
         driven.step();
         let standings = driven.standings.clone();
         self.tasks.spawn(driven.run());
@@ -442,7 +442,7 @@ impl<R: Runtime> Node<R> {
                 self.shut_down().await;
             }
             match end {
-                // Its commands are answered until then.
+                // Commands of users are answered until the machine shuts down.
                 End::Shutdown => until_the_end(logind, signals).await,
                 End::Asked | End::PowerFailure => NodeEnd::Stopped,
             }
@@ -497,7 +497,7 @@ impl<R: Runtime> Node<R> {
             Ok(ended) => ended,
             Err(e) => return tracing::error!("a run failed, which is a fault of outrigger: {e}"),
         };
-        // Only the node gives orders, so none can come between this look and the end.
+        // Only the node gives orders, so no order can arrive between this check and the end.
         if driven.has_orders() {
             self.tasks.spawn(driven.run());
             return;
@@ -519,7 +519,7 @@ impl<R: Runtime> Node<R> {
             Ok(files) => files,
             Err(e) => return tracing::error!("cannot read the manifest directory: {e}"),
         };
-        // Until they can be read again, their pods keep running unchanged.
+        // Until these files can be read again, their pods keep running unchanged.
         for run in self.runs.values().filter(|run| !run.is_superseded) {
             if let (Some(path), Some((_, text))) = (&run.record.manifest, run.record.sources.first())
                 && unreadable.contains(path)
@@ -649,7 +649,7 @@ fn check<R: Runtime>(driven: &Driven<R>, pod: &PlannedPod) -> Result<(), OrderEr
     driven.supervisor.check(pod).map(drop).map_err(refused)
 }
 
-/// Refuses all orders of a node that ends, forever.
+/// Refuses all orders, because the node is ending. Never returns.
 async fn refuse_all(orders: &mut mpsc::Receiver<Order>, end: End) -> Infallible {
     let why = || match end {
         End::Asked => OrderError::NodeEnding,
@@ -661,14 +661,14 @@ async fn refuse_all(orders: &mut mpsc::Receiver<Order>, end: End) -> Infallible 
             Order::Run { reply, .. } => drop(reply.send(Err(why()))),
             Order::Apply { reply, .. } => drop(reply.send(Err(why()))),
             Order::Restart(order) => drop(order.reply.send(Err(why()))),
-            // The pods are being stopped, which is what the client waits for.
+            // The pods are being stopped already, and the client waits for that.
             Order::Stop(_) | Order::StopRun { .. } => {}
         }
     }
     std::future::pending().await
 }
 
-/// Waits for a change of the manifest directory; forever if there is none.
+/// Waits for a change of the manifest directory. Waits forever if there is none.
 async fn changed(manifests: Option<&Manifests>) {
     match manifests {
         Some(manifests) => manifests.changed().await,
@@ -688,7 +688,7 @@ fn objects(work: &Work) -> Vec<String> {
 /// Why a node stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It was asked to stop.
+    /// The node was asked to stop.
     Asked,
     /// The machine is about to lose its power.
     PowerFailure,
@@ -705,8 +705,8 @@ pub enum NodeEnd {
     ShutdownCancelled,
 }
 
-/// All pods are stopped: lets the machine shut down, and waits for that. A service that exits earlier would
-/// be restarted.
+/// Lets the machine shut down after all pods are stopped, and waits for the shutdown. systemd would restart a
+/// service that exits earlier.
 async fn until_the_end(mut logind: Logind, mut signals: Signals) -> NodeEnd {
     logind.release();
     loop {
@@ -725,7 +725,7 @@ struct Signals {
     interrupt: Signal,
     terminate: Signal,
     power: Signal,
-    /// Received and ignored: a node does not depend on a terminal.
+    /// This signal is received and ignored, because a node does not depend on a terminal.
     hangup: Signal,
 }
 

@@ -15,19 +15,19 @@ pub(super) const WORKLOADS: &str = "workloads.json";
 /// The file with the result of the run.
 pub(super) const END: &str = "end.json";
 
-/// What a node that is not running has left in its state directory.
+/// What a node that is not running left in its state directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unfinished {
     /// The number of runs that have not ended.
     pub runs: usize,
-    /// What became of their pods.
+    /// The state of their pods.
     pub pods: LeftPods,
 }
 
-/// What became of the pods of a node that is not running.
+/// The state of the pods of a node that is not running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftPods {
-    /// Containers are running, or may be running if the runtime cannot be asked.
+    /// Containers are running, or may be running because the runtime cannot be asked.
     Running,
     /// They were stopped for a shutdown of the machine.
     ShutDown,
@@ -48,7 +48,7 @@ pub fn unfinished_runs(state_dir: &Path) -> Option<Unfinished> {
     }
     let is_of_run = |pod: &String| unfinished.iter().any(|run| pod.starts_with(&format!("{run}-")));
     let pods = left_pods(state_dir).into_iter().filter(|pod| is_of_run(&pod.sandbox));
-    // Those that have ended otherwise do not count.
+    // Pods that ended for another reason do not count.
     let pods: Vec<LeftPod> = pods.filter(|pod| !pod.over || pod.shut_down).collect();
     let may_run =
         |pod: &LeftPod| !pod.over && outrigger_embedded::is_running(state_dir, &pod.sandbox) != Some(false);
@@ -99,7 +99,7 @@ impl RunStore {
         read(&self.run(id, what))
     }
 
-    /// Removes the end of a run that is continued.
+    /// Removes the saved end of a run that continues.
     pub(super) fn forget_end(&self, id: &str) -> io::Result<()> {
         fs::remove_file(self.run(id, END)).or_else(missing_is_fine)
     }

@@ -20,22 +20,22 @@ use crate::supervisor::Supervisor;
 use crate::work::Work;
 use crate::workload::{Controller, Pods as _, Standing, Wanted};
 
-/// The number of replaced and removed workloads of a run whose ended pods are shown. The manifests of each are kept
-/// until then, which must not take any amount of space.
+/// The number of replaced and removed workloads of a run whose ended pods are shown. The manifests of each
+/// are kept until then, so their number must have a limit.
 const GONE_MAX: usize = 64;
 
-/// How far each workload of a run is, by its key: written by the run, read by the node.
+/// The progress of each workload of a run, by its key. The run writes it, and the node reads it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Standings(Arc<Mutex<BTreeMap<String, Standing>>>);
 
 impl Standings {
-    /// How far a workload is.
+    /// The progress of a workload.
     pub(super) fn get(&self, key: &str) -> Standing {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(key).copied().unwrap_or(Standing::Active)
     }
 
-    /// Whether a workload that stands for this object runs, or is about to.
+    /// Whether a workload of this object is running, is about to run or is being stopped.
     pub(super) fn has_live(&self, object: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_it = |key: &str| key.split_once('#').map_or(key, |(object, _)| object) == object;
@@ -48,7 +48,7 @@ impl Standings {
     }
 }
 
-/// A replaced or removed workload without running pods. Its state is kept as long as an ended pod of it is.
+/// A replaced or removed workload without running pods. Its state is kept as long as one of its ended pods.
 pub(super) struct Gone {
     key: String,
     state: Value,
@@ -66,7 +66,7 @@ pub(super) enum RunOrder {
     /// Apply changed manifests.
     Update(Box<Update>),
     /// Create no more pods because the machine is shutting down. The next node resumes from the state before
-    /// that.
+    /// this order.
     Freeze,
     /// Stop a pod because the machine is shutting down.
     ShutDown { pod: usize, grace_ms: u64 },
@@ -83,21 +83,21 @@ pub(super) struct Update {
 
 /// A workload of a run.
 pub(super) struct Managed {
-    /// Distinguishes it from replaced ones of the same name.
+    /// Distinguishes it from replaced workloads of the same name.
     pub(super) key: String,
-    /// The object, independent of the key.
+    /// The id of the object, which does not depend on the key.
     pub(super) object: String,
     pub(super) controller: Box<dyn Controller>,
-    /// It is to finish: a Job, or a pod that is not restarted.
+    /// Whether it finishes by itself: a Job, or a pod that is not restarted.
     pub(super) is_finite: bool,
-    /// It was removed from the manifests.
+    /// Whether it was removed from the manifests.
     pub(super) is_retired: bool,
 }
 
 /// A run being driven.
 pub(super) struct Driven<R: Runtime> {
     pub(super) id: String,
-    /// What generated names depend on, see [`crate::record::RunRecord::names`].
+    /// The seed of generated names, see [`crate::record::RunRecord::names`].
     pub(super) names: String,
     pub(super) supervisor: Supervisor<R>,
     pub(super) workloads: Vec<Managed>,
@@ -106,7 +106,7 @@ pub(super) struct Driven<R: Runtime> {
     pub(super) orders: mpsc::UnboundedReceiver<RunOrder>,
     /// The last saved state.
     pub(super) saved: SavedWorkloads,
-    /// The machine is shutting down.
+    /// Whether the machine is shutting down.
     pub(super) is_frozen: bool,
     /// The number of changes of the manifests whose replaced workloads are not all gone.
     pub(super) changes: usize,
@@ -145,8 +145,8 @@ impl<R: Runtime> Driven<R> {
         self.tell_standings();
     }
 
-    /// Drives the run until all its workloads have ended. Whether that is its end is the node's to say, which may
-    /// have given an order meanwhile ([`Driven::has_orders`]).
+    /// Drives the run until all its workloads have ended. The node decides whether the run has ended, because
+    /// it may have given an order meanwhile ([`Driven::has_orders`]).
     pub(super) async fn run(mut self) -> (Self, RunEnd) {
         loop {
             let wake = if self.is_frozen { None } else { self.step() };
@@ -184,7 +184,7 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
-    /// Whether there are orders that were given after all workloads had ended.
+    /// Whether orders arrived after all workloads had ended.
     pub(super) fn has_orders(&self) -> bool {
         !self.orders.is_empty()
     }
@@ -197,7 +197,7 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
-    /// What has become of the objects that are to finish.
+    /// The progress of the objects that finish by themselves.
     fn progress(&self) -> Progress {
         let finite = self.workloads.iter().filter(|workload| workload.is_finite && !workload.is_retired);
         let results: Vec<Option<PodResult>> = finite.map(|workload| workload.controller.result()).collect();
@@ -226,7 +226,7 @@ impl<R: Runtime> Driven<R> {
         retired.into_iter().chain(others).min()
     }
 
-    /// Steps some workloads. Returns the time of the next step.
+    /// Steps the selected workloads. Returns the time of the next step.
     fn step_those(&mut self, are_meant: impl Fn(&Managed) -> bool) -> Option<Time> {
         let mut wake: Option<Time> = None;
         for workload in self.workloads.iter_mut().filter(|workload| are_meant(workload)) {
@@ -304,7 +304,7 @@ impl<R: Runtime> Driven<R> {
         }
     }
 
-    /// Applies changed manifests. Replaced workloads are stopped first; their successors wait for that.
+    /// Applies changed manifests. Replaced workloads are stopped first, and their successors wait for that.
     fn update(&mut self, update: Update) {
         let Update { work: Work { pods, workloads, companions, sources }, keys, files } = update;
         self.changes += 1;

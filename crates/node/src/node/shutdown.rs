@@ -1,5 +1,5 @@
-//! Stops pods when the machine shuts down: lower priorities first, each group with its own time limit, like
-//! the kubelet's `shutdownGracePeriodByPodPriority`, and the containers of each pod in order.
+//! Stops pods when the machine shuts down. Lower priorities stop first, and each group has its own time
+//! limit, like the kubelet's `shutdownGracePeriodByPodPriority`. The containers of each pod stop in order.
 
 use std::time::Duration;
 

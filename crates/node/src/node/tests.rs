@@ -58,7 +58,7 @@ async fn what_is_applied_in_the_moment_a_run_ends_is_not_lost() {
     let run = node.start_run(record("first")).unwrap().run;
     let starts = || runtime.calls().iter().filter(|call| call.starts_with("start main")).count();
 
-    // All its pods have ended, which the node has not been told yet.
+    // All pods of the run have ended, but the node does not know this yet.
     let ended = node.tasks.join_next().await.unwrap();
     let applied = node.apply(record("second"), false).unwrap();
     assert_eq!(applied.run.as_ref(), Some(&run));
@@ -87,7 +87,7 @@ async fn what_has_finished_is_not_run_again_by_apply() {
     // An order for a run that has ended is not kept for later.
     first.stop_runs(None, None);
 
-    // Also by the next node.
+    // The next node does not carry it out either.
     drop(first);
     let mut node = node(&runtime, &dir).await;
     for (argument, change, started) in
@@ -122,7 +122,7 @@ async fn each_run_of_a_job_has_names_of_its_own_which_the_next_node_knows() {
     let mut runs = Vec::new();
     for _ in 0..2 {
         runs.push(first.start_run(job()).unwrap().run);
-        // There is one Job of this name at a time, even between two of its pods.
+        // Only one Job of a name can exist, even between two of its pods.
         let refused = first.start_run(job()).unwrap_err().to_string();
         assert!(refused.starts_with("job/report is already there, in run "), "{refused}");
         let ended = first.tasks.join_next().await.unwrap();

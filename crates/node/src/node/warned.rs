@@ -1,4 +1,4 @@
-//! Which warnings about the manifest directory were shown.
+//! Remembers which warnings about the manifest directory were shown.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use outrigger_manifest::{Diagnostic, SourceFile, render};
 pub(super) struct Warned(BTreeMap<PathBuf, String>);
 
 impl Warned {
-    /// The warnings about a file as text, if they are not those of the last time it was read.
+    /// The warnings about a file as text, unless they are the same as when it was last read.
     pub(super) fn news(
         &mut self,
         file: &Path,

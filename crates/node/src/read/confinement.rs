@@ -1,4 +1,4 @@
-//! Checks what pods require of AppArmor and SELinux against what the embedded runtime can do on this machine.
+//! Checks whether the embedded runtime can apply the AppArmor and SELinux settings of pods on this machine.
 
 use outrigger_agent::security::app_armor;
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, SettingOrigin, app_armor_profile, selinux_options};
@@ -18,9 +18,9 @@ pub(super) fn check(work: &Work) -> Vec<Diagnostic> {
     findings
 }
 
-/// Errors for pods that insist on a user namespace of their own, in a run on the host's network.
+/// Errors for pods that require their own user namespace, in a run on the host's network.
 pub(super) fn check_network(work: &Work, network: NetworkMode) -> Vec<Diagnostic> {
-    // Without root everything is in a user namespace already.
+    // Without root, everything is already in a user namespace.
     if network != NetworkMode::Host || outrigger_embedded::rootless::standing().is_rootless() {
         return Vec::new();
     }

@@ -1,4 +1,4 @@
-//! Finds what a run needs and can never get on this machine, before anything starts.
+//! Finds requirements of pods that this machine can never meet, before anything starts.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, ch
 
 use super::{Machine, RuntimeKind};
 
-/// Checks for ConfigMaps, Secrets and keys that are not in the manifest, host ports used twice, and images on
-/// disk, host paths and profiles that are not on this machine.
+/// Checks for ConfigMaps, Secrets and keys that are not in the manifest, and for host ports that are used
+/// twice. Also checks for images on disk, host paths and profiles that do not exist on this machine.
 pub(super) fn check(manifest: &Manifest, machine: &Machine) -> Vec<Diagnostic> {
     let is_embedded = matches!(machine.runtime, Some(RuntimeKind::Embedded(_)));
     let mut out = check_host_ports(manifest);
-    // Pods of one workload differ only in name: the first stands for all.
+    // The pods of a workload differ only in name, so only the first is checked.
     for pod in &manifest.pods {
         out.extend(check_references(manifest, pod));
         let Some(spec) = &pod.input.pod.spec else { continue };
@@ -75,7 +75,7 @@ fn image(pod: &PodManifest, place: ContainerRef, container: &Container, cri: boo
     None
 }
 
-/// Why an image cannot be had, and what to write instead.
+/// Why an image on disk cannot be used, and what to write instead.
 fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
     if cri && is_on_disk(reference) {
         let fault = "a CRI runtime takes images from registries only";
@@ -101,7 +101,7 @@ fn image_fault(reference: &str, cri: bool) -> Option<(String, String)> {
         };
         return Some((fault, help));
     }
-    // What is on this disk and not an image does not become one while the pod waits.
+    // A path that is not an image does not become one while the pod waits.
     let fault = not_an_image(reference)?;
     let help = match fault.cause {
         Some(PullCause::Damaged) => "the image is damaged: copy, save or build it again",
@@ -118,13 +118,13 @@ fn is_root_directory(reference: &str) -> bool {
     reference.starts_with("rootfs:")
 }
 
-/// No process starts with less, whatever it runs.
+/// The smallest memory limit that any process can start with.
 const MEMORY_MIN: i64 = 512 << 10;
 
-/// Memory limits that are a slip of the pen: `100m` is a tenth of a byte.
+/// Memory limits that are probably a mistake: `100m` is a tenth of a byte.
 fn tiny_memory(pod: &PodManifest, place: ContainerRef, container: &Container) -> Option<Diagnostic> {
     let written = &container.resources.as_ref()?.limits.as_ref()?.get("memory")?.0;
-    // Other quantities were refused before; 0 is no limit.
+    // Invalid quantities were refused before. 0 means no limit.
     let amount = parse_quantity(written).ok().filter(|amount| !amount.is_zero() && !amount.is_negative())?;
     if amount.value() >= MEMORY_MIN && amount.is_whole() {
         return None;
@@ -137,8 +137,8 @@ fn tiny_memory(pod: &PodManifest, place: ContainerRef, container: &Container) ->
     Some(error(pod, &at, "memory", text).hint(format!("did you mean `{number}{unit}`?")))
 }
 
-/// `runAsNonRoot` where the container would run as root. The user of an image in a registry is known only
-/// after the pull.
+/// Finds `runAsNonRoot` where the container would run as root. The user of an image in a registry is known
+/// only after the pull.
 fn root_forbidden(
     pod: &PodManifest,
     spec: &PodSpec,
@@ -180,14 +180,14 @@ fn unmapped_ids(
     container: &Container,
 ) -> Vec<Diagnostic> {
     let standing = rootless::standing();
-    // Where there is one id, it can have any number.
+    // If there is only one id, it can have any number.
     if !standing.is_rootless() || standing.has_one_id() {
         return Vec::new();
     }
     let mut out = Vec::new();
     for (kind, map) in [(IdKind::User, standing.uids()), (IdKind::Group, standing.gids())] {
         let Some((id, at)) = kind.wanted(spec, place, container) else { continue };
-        // Numbers that are no ids were refused before.
+        // Numbers that are not ids were refused before.
         if u32::try_from(id).is_ok_and(|id| map.contains(id)) {
             continue;
         }
@@ -203,8 +203,8 @@ fn unmapped_ids(
     out
 }
 
-/// Containers with different users or groups, where there is one id for the whole pod. Users of images in
-/// registries are known only after the pull, and names of users only when their image is unpacked.
+/// Containers with different users or groups, where the whole pod can only have one id. Users of images in
+/// registries are known only after the pull. Names of users are known only when their image is unpacked.
 fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
     let standing = rootless::standing();
     if !standing.is_rootless() || !standing.has_one_id() {
@@ -222,7 +222,7 @@ fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
         let known: Vec<_> = known.collect();
         let Some((first, _, first_id, first_at)) = known.first() else { continue };
         for (name, place, id, at) in known.iter().filter(|(_, _, id, _)| id != first_id) {
-            // A line with an id says more than one with an image.
+            // The line of an id is more helpful than the line of an image.
             let at = at.as_ref().or(first_at.as_ref()).cloned();
             let at = at.unwrap_or_else(|| place.path().field("image"));
             let (noun, field) = (kind.noun(), kind.field());
@@ -235,8 +235,8 @@ fn different_ids(pod: &PodManifest, spec: &PodSpec) -> Vec<Diagnostic> {
     out
 }
 
-/// The id that an image on this disk sets, if it is a number. A user without a group has the group that the image's
-/// own tables say.
+/// The id that an image on this disk sets, if it is a number. The group of a user without a group is unknown
+/// here, because it is in the image's own files.
 fn image_id(kind: IdKind, reference: &str) -> Option<i64> {
     let written = if is_root_directory(reference) { String::new() } else { user_on_disk(reference)? };
     let (user, group) = written.split_once(':').unwrap_or((&written, ""));
@@ -291,7 +291,7 @@ fn seccomp(
     state_dir: &Path,
 ) -> Option<Diagnostic> {
     let own = container.security_context.as_ref();
-    // A privileged container has no filter.
+    // A privileged container has no seccomp filter.
     if own.is_some_and(|c| c.privileged == Some(true)) {
         return None;
     }
@@ -312,7 +312,7 @@ fn seccomp(
     Some(error(pod, &at, "seccomp", text).hint("put the profile there, or use type `RuntimeDefault`"))
 }
 
-/// Host paths that do not exist yet, for which the pod waits, and those that can never be mounted.
+/// Host paths that do not exist yet, so that the pod waits for them, and those that can never be mounted.
 fn host_paths(pod: &PodManifest, spec: &PodSpec, on_failure: OnFailure) -> Vec<Diagnostic> {
     let mut out = Vec::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
@@ -342,7 +342,8 @@ fn host_paths(pod: &PodManifest, spec: &PodSpec, on_failure: OnFailure) -> Vec<D
             ),
         };
         let span = pod.point(&FieldPath::spec("volumes").index(index).field("hostPath").field("path"));
-        // A service that starts creates its paths, and does not change those of others.
+        // A missing path may still be created by a service that starts later. Other faults are errors, unless
+        // failures are always retried.
         let mut found = match fault == HostPathFault::Missing || on_failure == OnFailure::Retry {
             true => Diagnostic::warning(span, format!("{text}: the pod waits {until}")),
             false => Diagnostic::error(span, text),

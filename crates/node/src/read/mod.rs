@@ -1,7 +1,7 @@
-//! From manifests to the work of a run: they are read, checked and planned.
+//! Reads, checks and plans the manifests of a run.
 //!
-//! A run in the foreground, a run that is handed to a node, and a run that a node takes over from its predecessor are
-//! all read here, from the same [`RunRecord`]. They differ only in what is checked ([`Checks`]).
+//! A run in the foreground, a run that is handed to a node, and a run that a node adopts from the previous
+//! process are all read here, from the same [`RunRecord`]. They differ only in what is checked ([`Checks`]).
 
 mod confinement;
 mod limits;
@@ -25,21 +25,22 @@ pub use runtime_classes::{OciSettings, class_of};
 /// What manifests are checked against, besides the rules of Kubernetes.
 #[derive(Debug, Clone, Copy)]
 pub enum Checks<'a> {
-    /// A new run: what this machine lacks or cannot do refuses it.
+    /// A new run. It is refused if this machine lacks something that it needs.
     New(&'a Machine),
-    /// A run that was accepted before. Its pods may be running, so only what makes it unreadable refuses it: an image
-    /// that is no longer on this machine must not stop a pod.
+    /// A run that was already accepted. Its pods may be running, so it is refused only if it cannot be read.
+    /// For example, an image that is no longer on this machine must not stop a pod.
     Accepted,
 }
 
 /// The machine that pods will run on.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// The runtime of the pods. `None` for a client of a node: only the node knows.
+    /// The runtime of the pods. `None` for a client of a node, because only the node knows it.
     pub runtime: Option<RuntimeKind>,
-    /// Where seccomp profiles are. `None` if a missing profile does not refuse a pod.
+    /// The directory of seccomp profiles. `None` if a missing profile does not refuse a pod.
     pub state_dir: Option<PathBuf>,
-    /// What a failure does to a pod. Where it is retried in any case, what can never succeed is only a warning.
+    /// What a failure does to a pod. If every failure is retried, a failure that can never be resolved is
+    /// only a warning.
     pub on_failure: OnFailure,
 }
 
@@ -63,14 +64,14 @@ impl Machine {
 pub struct Read {
     /// The pods and workloads.
     pub work: Work,
-    /// What is odd about them.
+    /// The warnings about them.
     pub warnings: Vec<Diagnostic>,
 }
 
 /// Why manifests cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// They are wrong, or ask for something this machine does not have.
+    /// The manifests are invalid, or request something that this machine does not have.
     #[error("{}", render(.diagnostics, .sources, false))]
     Manifest {
         /// The errors, and the warnings found with them.
@@ -78,7 +79,7 @@ pub enum ReadError {
         /// The texts they point to.
         sources: Vec<SourceFile>,
     },
-    /// An option does not fit the manifests.
+    /// An option does not match the manifests.
     #[error("{0}")]
     Option(String),
 }
@@ -86,7 +87,7 @@ pub enum ReadError {
 /// Reads the manifests of a run and plans each pod.
 ///
 /// # Errors
-/// Returns everything that is wrong at the first stage at which something is.
+/// Returns all errors of the first stage that finds any.
 pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
     let RunRecord { reading, pods: options, .. } = record;
     if reading.restricted {
@@ -100,7 +101,7 @@ pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
     check_replicas(reading, &manifest)?;
     let (plans, mut diagnostics) = plan_pods(&manifest, reading);
     let is_refused = |all: &[Diagnostic]| all.iter().any(|d| d.severity == Severity::Error);
-    // What a newer version of outrigger refuses must not stop what an older one has started.
+    // A pod that was started must not stop because a newer version of Outrigger refuses it.
     let mut refused = match checks {
         Checks::New(machine) => {
             diagnostics.extend(machine::check(&manifest, machine));
@@ -132,7 +133,7 @@ pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
     Ok(Read { work, warnings: diagnostics })
 }
 
-/// The plan of each pod that can have one, and what is wrong or odd.
+/// The plan of each pod that can have one, and the errors and warnings.
 fn plan_pods(manifest: &Manifest, options: &RunReadOptions) -> (Vec<Plan>, Vec<Diagnostic>) {
     let mut diagnostics = manifest.warnings.clone();
     let mut plans = Vec::new();
@@ -176,7 +177,7 @@ fn check_replicas(options: &RunReadOptions, manifest: &Manifest) -> Result<(), R
     Err(ReadError::Option(text.to_owned()))
 }
 
-/// Options must not give a pod of `--restricted` what its manifest may not ask for.
+/// Checks that options do not give a pod of `--restricted` what its manifest may not request.
 ///
 /// # Errors
 /// Returns the option that cannot be used, and what to use instead.
@@ -191,7 +192,7 @@ pub fn check_restricted_options(network: NetworkMode, users: UserNamespaces) -> 
     )))
 }
 
-/// Checks manifests for what a run on a machine would refuse, for a command that does not run them.
+/// Checks a manifest for what a run on this machine would refuse. For commands that do not run it.
 pub fn check_machine(manifest: &Manifest, machine: &Machine) -> Vec<Diagnostic> {
     let mut found = machine::check(manifest, machine);
     if let Some(RuntimeKind::Embedded(oci)) = &machine.runtime {

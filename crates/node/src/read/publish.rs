@@ -8,7 +8,7 @@ use outrigger_runtime::PublishedPort;
 use super::ReadError;
 use crate::work::Work;
 
-/// Refuses ports of the host that can never be had: they would be tried again and again.
+/// Refuses host ports that can never be used. Otherwise they would be retried forever.
 pub(super) fn check(publish: &[PublishedPort], work: &Work) -> Result<(), ReadError> {
     if !publish.is_empty() && work.pod_count() > 1 {
         let text = format!("--publish needs one pod, the manifest has {}; use hostPort", work.pod_count());
@@ -16,7 +16,7 @@ pub(super) fn check(publish: &[PublishedPort], work: &Work) -> Result<(), ReadEr
     }
     let specs = work.pods.iter().filter_map(|pod| pod.manifest.input.pod.spec.as_ref());
     let containers = specs.flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
-    // Those that cannot be read are reported elsewhere.
+    // Invalid ports are reported elsewhere.
     match published_twice(publish, &host_ports(containers).unwrap_or_default()) {
         Some((one, other)) => Err(ReadError::Option(format!(
             "{one} and {other} ask for the same port of this machine; use another port for one of them"
@@ -25,7 +25,7 @@ pub(super) fn check(publish: &[PublishedPort], work: &Work) -> Result<(), ReadEr
     }
 }
 
-/// Two ports that cannot be listened on at the same time, as they would be written.
+/// Two ports that cannot be used at the same time, as the user would write them.
 fn published_twice(publish: &[PublishedPort], of_pod: &[PublishedPort]) -> Option<(String, String)> {
     let clash = |a: &PublishedPort, b: &PublishedPort| {
         let (one, other) = (a.host.ip(), b.host.ip());

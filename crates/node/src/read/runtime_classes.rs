@@ -13,11 +13,11 @@ pub struct OciSettings {
     pub runtimes: OciRuntimes,
     /// The file that configures the classes.
     pub file: PathBuf,
-    /// The runtime of pods without a class, as the user named it.
+    /// The runtime of pods without a class, as the user wrote it.
     pub default: Option<String>,
 }
 
-/// Errors for runtime classes that are not configured, or cannot do what their pods insist on.
+/// Errors for runtime classes that are not configured, or that cannot do what their pods require.
 pub(super) fn check<'a>(
     pods: impl Iterator<Item = &'a PodManifest> + Clone,
     oci: &OciSettings,
@@ -45,7 +45,7 @@ fn unknown_classes<'a>(pods: impl Iterator<Item = &'a PodManifest>, oci: &OciSet
     found
 }
 
-/// Errors for pods that insist on a user namespace, which no OCI runtime is asked for.
+/// Errors for pods that require a user namespace, because OCI runtimes are never asked to create one.
 fn refused_users<'a>(pods: impl Iterator<Item = &'a PodManifest>, oci: &OciSettings) -> Vec<Diagnostic> {
     let insists =
         |pod: &&PodManifest| pod.input.pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));

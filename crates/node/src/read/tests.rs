@@ -1,4 +1,4 @@
-//! What is checked of new runs, and of those that were accepted before.
+//! Tests of the checks of new runs and of runs that were already accepted.
 
 use outrigger_agent::options::PodOptions;
 use outrigger_lifecycle::FeatureGates;

@@ -16,10 +16,10 @@ pub(super) struct Bare {
     number: Option<usize>,
     /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
-    /// The pod has to be told.
+    /// Whether the stop still has to be passed to the pod.
     is_stop_due: bool,
     result: Option<PodResult>,
-    /// Its containers are always restarted, so it does not end by itself.
+    /// Whether its containers are always restarted, so that it does not end by itself.
     is_lasting: bool,
 }
 
@@ -47,7 +47,7 @@ impl Controller for Bare {
             // A pod that was not added never reports its end.
             if added.is_err() {
                 self.result = Some(PodResult { phase: Phase::Failed, failed: None });
-                // It has not ended by itself.
+                // The pod has not ended by itself, so it counts as stopped.
                 self.stop = Some(None);
             }
             self.number = Some(added?);
@@ -111,7 +111,7 @@ impl Controller for Bare {
             return;
         }
         if self.pod.take().is_some() {
-            // It was not started, because an earlier pod of the same name was not gone yet.
+            // The pod was not started, because an earlier pod of the same name still exists.
             self.result = Some(PodResult { phase: Phase::Failed, failed: None });
         }
         (self.stop, self.is_stop_due) = (Some(grace_ms), true);

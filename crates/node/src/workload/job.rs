@@ -40,7 +40,7 @@ pub(super) struct JobController {
     told_backoff: Option<Time>,
     /// The grace period of a requested stop.
     stop: Option<Option<u64>>,
-    /// Stop the pods marked as deleted once more, as for a Deployment.
+    /// Whether pods that are marked as deleted are stopped once more, as for a Deployment.
     repeats_stops: bool,
 }
 
@@ -97,7 +97,7 @@ impl JobController {
     fn create(&mut self, order: PodOrder, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError> {
         let made = match order.index {
             Some(index) => (index, order.attempt),
-            // Without indexes every pod has its own number.
+            // Without indexes, every pod has its own number.
             None => (order.attempt, 0),
         };
         let pod = self.source.pod(made.0, made.1);
@@ -105,7 +105,7 @@ impl JobController {
         let event = WorkloadEvent::PodCreated {
             pod: name.clone(),
             index: order.index,
-            // Without indexes no pod replaces another.
+            // Without indexes, no pod replaces another.
             attempt: order.index.map(|_| order.attempt),
         };
         record(pods, stamp.exact, &self.title, event);
@@ -225,14 +225,15 @@ impl Controller for JobController {
             pod.deleted_at.get_or_insert(now);
         }
         if status.phase.as_deref().is_some_and(|phase| phase == "Succeeded" || phase == "Failed") {
-            // It counts as ended only when it is removed: only then may another pod use its ports.
+            // It counts as ended only when it is removed, because only then another pod can use its ports.
             self.last_words.insert(number, (status.clone(), now));
             return;
         }
         pod.observe(status, &source.like.plan);
         let plan = &source.like.plan;
         let is_helper = |name: &str| plan.find(name).is_some_and(|i| plan.containers[i].is_helper());
-        // A pod whose containers are restarted until the Job is done counts as failed as well.
+        // If containers are restarted until the Job is done, their pod does not fail. So the last failed
+        // instance counts.
         let mains = status.container_statuses.iter().flatten().filter(|c| !is_helper(&c.name));
         let mut codes = mains.filter_map(|c| Some(c.last_state.as_ref()?.terminated.as_ref()?.exit_code));
         if let Some(code) = codes.rfind(|code| *code != 0).filter(|_| pod.deleted_at.is_none()) {

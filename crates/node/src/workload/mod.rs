@@ -26,13 +26,13 @@ use outrigger_agent::{AgentError, PodError};
 use crate::status_file::LifecycleTypes;
 use crate::work::PlannedPod;
 
-/// Why a controller cannot carry out a step, or resume.
+/// Why a controller cannot carry out a step or resume.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkloadError {
     /// A pod is invalid.
     #[error(transparent)]
     Pod(#[from] PodError),
-    /// The agent does not take a pod.
+    /// The agent refuses a pod.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The saved state cannot be read.
@@ -53,7 +53,7 @@ pub(crate) trait Pods {
     fn show(&mut self, number: usize, pod: PlannedPod);
     /// Updates a pod in place.
     fn update(&mut self, number: usize, pod: PlannedPod) -> Result<(), WorkloadError>;
-    /// Stops a pod; `None` means its own grace period. Does nothing if the pod has ended.
+    /// Stops a pod. `None` means its own grace period. Does nothing if the pod has ended.
     fn stop(&mut self, number: usize, grace_ms: Option<u64>);
     /// Records an event of a workload.
     fn record(&mut self, exact: Duration, record: &WorkloadRecord);
@@ -63,10 +63,10 @@ pub(crate) trait Pods {
     fn publish(&mut self, object: usize, workload: &Value, types: &LifecycleTypes);
 }
 
-/// How far a workload is.
+/// The progress of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It runs, or is about to.
+    /// It is running or is about to run.
     Active,
     /// It is being stopped.
     Stopping,
@@ -74,17 +74,17 @@ pub(crate) enum Standing {
     Stopped,
     /// It has ended although it should have kept running.
     Ended,
-    /// It has finished by itself, and is not run again.
+    /// It has finished by itself and is not run again.
     Finished,
 }
 
-/// Manages the pods of one workload. It contains no rules: the engine decides.
+/// Manages the pods of one workload. It contains no rules, because the engine decides.
 pub(crate) trait Controller: Send {
     /// Asks the engine for a decision and carries it out.
     fn step(&mut self, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError>;
-    /// The time of the next step if nothing happens before.
+    /// The time of the next step, if nothing happens before.
     fn wake(&self) -> Option<Time>;
-    /// The status of a pod changed. `now` is the run's time: pods have clocks of their own.
+    /// The status of a pod changed. `now` is the run's time, because pods have their own clocks.
     fn status_changed(&mut self, pod: usize, update: &StatusUpdate, now: Time);
     /// A pod has ended. Its last status was reported before.
     fn ended(&mut self, pod: usize, result: PodResult, now: Time);
@@ -92,11 +92,11 @@ pub(crate) trait Controller: Send {
     fn owns(&self, pod: usize) -> bool;
     /// The numbers of all pods it created.
     fn numbers(&self) -> Vec<usize>;
-    /// Whether the object is a pod itself: stopping the pod stops the object.
+    /// Whether the object is a pod itself, so that stopping the pod stops the object.
     fn is_pod(&self) -> bool {
         false
     }
-    /// How far it is.
+    /// The progress of the workload.
     fn standing(&self) -> Standing;
     /// Applies a change of the manifest that does not require a replacement.
     fn update(&mut self, to: Wanted, pods: &mut dyn Pods, stamp: Stamp) -> Result<(), WorkloadError>;
@@ -104,7 +104,7 @@ pub(crate) trait Controller: Send {
     fn stop(&mut self, grace_ms: Option<u64>);
     /// The result, once there is nothing left to do.
     fn result(&self) -> Option<PodResult>;
-    /// The state another process needs to resume.
+    /// The state that another process needs to resume.
     fn save(&self) -> Value;
     /// Restores saved state and resumes the pods.
     fn restore(&mut self, saved: Value, pods: &mut dyn Pods) -> Result<(), WorkloadError>;
@@ -117,7 +117,7 @@ pub(crate) struct Wanted {
     /// Its index among the objects of the status file.
     object: usize,
     workload: Option<Workload>,
-    /// Its pod; for a workload, one that represents all its pods.
+    /// Its pod. For a workload, a pod that represents all its pods.
     pod: PlannedPod,
 }
 
@@ -139,7 +139,7 @@ impl Wanted {
         pods.into_iter().enumerate().map(wanted).collect()
     }
 
-    /// Whether it is there to finish: a Job, or a pod that is not always restarted.
+    /// Whether it finishes by itself: a Job, or a pod that is not always restarted.
     pub(crate) fn is_finite(&self) -> bool {
         match &self.workload {
             Some(workload) => workload.job().is_some(),
@@ -147,7 +147,7 @@ impl Wanted {
         }
     }
 
-    /// Creates the controller of the object. The generated names of its pods depend on the `instance`, see
+    /// Creates the controller of the object. The generated names of its pods depend on `instance`, see
     /// [`Workload::stamp`].
     pub(crate) fn controller(self, stamp: Stamp, instance: String) -> Box<dyn Controller> {
         let Some(workload) = self.workload else { return Box::new(bare::Bare::new(self.pod)) };
@@ -175,7 +175,7 @@ struct Source {
     like: PlannedPod,
     /// Its index among the objects of the status file.
     object: usize,
-    /// Tells its pods from those of other objects of the same name.
+    /// Distinguishes its pods from those of other objects of the same name.
     instance: String,
 }
 

@@ -37,8 +37,8 @@ pub(super) struct Replicas {
     is_begun: bool,
     told_wait: Option<(u32, u32)>,
     stop: Option<Option<u64>>,
-    /// Pods marked as deleted are stopped once more: another process may have been killed before it stopped
-    /// them, or a shorter grace period was requested.
+    /// Whether pods that are marked as deleted are stopped once more. Another process may have been killed
+    /// before it stopped them, or a shorter grace period was requested.
     repeats_stops: bool,
 }
 
@@ -80,7 +80,7 @@ impl Replicas {
         let plan = ReplicaPlan {
             replicas: source.count(),
             ordered: stateful == Some(true),
-            // Like a name, a host port is available only when the previous pod is gone.
+            // A host port is like a fixed name: it is available only when the previous pod is gone.
             named: stateful.is_some() || source.takes_host_ports(),
             min_ready_ms,
         };
@@ -307,7 +307,7 @@ impl Controller for Replicas {
     }
 
     fn result(&self) -> Option<PodResult> {
-        // A workload that runs until it is stopped has succeeded when it is stopped.
+        // A workload without an end has succeeded when it is stopped.
         self.decision.finished.then_some(PodResult { phase: Phase::Succeeded, failed: None })
     }
 

@@ -72,7 +72,7 @@ impl Bench {
         Bench { dir, clock, supervisor: Supervisor::new(agent, options, sinks), controllers }
     }
 
-    /// Drives the run until the test holds; false if the run ended before.
+    /// Drives the run until the test holds. Returns false if the run ends before.
     async fn until(&mut self, mut test: impl FnMut(&Bench) -> bool) -> bool {
         for _ in 0..10_000 {
             let stamp = self.clock.now();
@@ -228,7 +228,8 @@ async fn what_is_published_plans_as_what_was_read() {
     bench.supervisor.sinks.status_file.finish();
     let written = std::fs::read_to_string(bench.dir.path().join("status")).unwrap();
     let again = read(&[SourceFile::new("status.json", written)], &ReadOptions::default()).unwrap();
-    // One for each workload, and the bare pod. Pods of a workload are skipped: it creates them again.
+    // There is one pod for each workload, and the bare pod. Pods of a workload are skipped, because the
+    // workload creates them again.
     assert_eq!(again.pods.len(), 6);
     for pod in &again.pods {
         let plan = plan(&pod.input, &FeatureGates::default()).unwrap().plan;
@@ -239,7 +240,7 @@ async fn what_is_published_plans_as_what_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_with_a_host_port_is_replaced_when_the_port_is_free() {
-    // The container takes 5 s to stop: until then its port is in use.
+    // The container takes 5 s to stop. Its port is in use until then.
     let slow = Script { stops_in: Some(Duration::from_secs(5)), ..Script::default() };
     let text = set("ReplicaSet").replace("  serviceName: w\n", "").replace("replicas: 2", "replicas: 1");
     let text = text.replace("image: i}", "image: i, ports: [{containerPort: 80, hostPort: 8080}]}");
@@ -398,7 +399,7 @@ async fn a_stop_that_a_killed_process_had_only_noted_is_carried_out_by_the_next(
         first.step(&mut pods, stamp).unwrap();
         assert_eq!(pods.stopped, [(0, None), (1, None), (2, None)], "{manifest}");
 
-        // It was killed before the pods noticed.
+        // The first process was killed before the pods noticed the stop.
         next.restore(first.save(), &mut pods).unwrap();
         pods.stopped.clear();
         next.step(&mut pods, stamp).unwrap();
@@ -407,7 +408,7 @@ async fn a_stop_that_a_killed_process_had_only_noted_is_carried_out_by_the_next(
         next.step(&mut pods, stamp).unwrap();
         assert_eq!(pods.stopped, [], "{manifest}");
 
-        // A shorter grace period reaches them too.
+        // A shorter grace period reaches the pods, too.
         next.stop(Some(0));
         next.step(&mut pods, stamp).unwrap();
         assert_eq!(pods.stopped, [(0, Some(0)), (1, Some(0)), (2, Some(0))], "{manifest}");
