@@ -1,4 +1,4 @@
-//! A pod to run containers in, and the check that nothing of it is left.
+//! Creates a pod to run containers in, and checks that nothing of it is left.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,27 +15,29 @@ use outrigger_runtime::{
     RuntimeError, SandboxId, SandboxSpec, UserNamespace,
 };
 
-/// Tells helper processes where the root file system is.
+/// The variable that passes the root file system to helper processes.
 pub const ROOTFS_VARIABLE: &str = "OUTRIGGER_TEST_ROOTFS";
 
-/// `host` runs the pods of all these tests with the host's users, to check differences by hand.
+/// The variable that, set to `host`, runs the pods of all these tests with the host's users, to check
+/// differences manually.
 const USERNS_VARIABLE: &str = "OUTRIGGER_TEST_USERNS";
 
-/// With a user namespace, and with the host's users: a refusal by the first hides what else must refuse it.
+/// With a user namespace and with the host's users. The user namespace alone may cause a refusal, which would
+/// hide that another check is missing.
 pub const BOTH_USERS: [UserNamespace; 2] = [UserNamespace::Auto, UserNamespace::Host];
 
 /// A root file system with one busybox.
 static ROOTFS: LazyLock<PathBuf> = LazyLock::new(|| {
-    // A helper process uses that of the test, which outlives it.
+    // A helper process uses the root file system of the test, which outlives it.
     if let Some(given) = std::env::var_os(ROOTFS_VARIABLE) {
         return given.into();
     }
-    // Kept for the whole run and named after it; removed by the next run if it is stale.
+    // It is kept for the whole run and named after the process. A later run removes it.
     let base = std::env::temp_dir().join("outrigger-test-rootfs");
     fs::create_dir_all(&base).expect("temporary directory");
     for old in fs::read_dir(&base).into_iter().flatten().flatten() {
         let pid = old.file_name().to_string_lossy().into_owned();
-        // The number of this process may have been that of an earlier one.
+        // An earlier process may have had the same pid.
         let is_stale = pid == std::process::id().to_string() || !Path::new("/proc").join(pid).exists();
         if is_stale {
             let _ = fs::remove_dir_all(old.path());
@@ -72,7 +74,7 @@ pub struct Pod {
     containers: AtomicU32,
 }
 
-/// The OCI runtime to create the containers with.
+/// The variable that selects the OCI runtime for the containers.
 pub const OCI_RUNTIME_VARIABLE: &str = "OUTRIGGER_TEST_OCI_RUNTIME";
 
 /// A runtime on a new state directory.
@@ -82,7 +84,7 @@ pub fn runtime(state_dir: &Path) -> Arc<EmbeddedRuntime> {
 
 /// A runtime whose pods belong to the node.
 pub async fn node(state_dir: &Path) -> Arc<EmbeddedRuntime> {
-    // The tasks of a node that was dropped may end a moment later.
+    // The tasks of a dropped node may end a little later.
     let mut node = None;
     eventually("no other node", || {
         node = NodeIdentity::open(state_dir).ok();
@@ -115,7 +117,7 @@ pub fn sandbox_spec(runtime: &EmbeddedRuntime) -> SandboxSpec {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let id = SandboxId(format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
     let mut spec = sandbox_spec_of(id.clone(), runtime.pod_dir(&id));
-    // Like pods of the product, if possible.
+    // Pods of the product have a user namespace, too.
     let is_host = std::env::var(USERNS_VARIABLE).is_ok_and(|users| users == "host");
     spec.user_namespace = if is_host { UserNamespace::Host } else { UserNamespace::Auto };
     spec
@@ -126,7 +128,7 @@ impl Pod {
         Self::with(|_| {}).await
     }
 
-    /// A pod whose users are the host's.
+    /// A pod that uses the host's users.
     pub async fn with_host_users() -> Self {
         Self::with(|spec| spec.user_namespace = UserNamespace::Host).await
     }
@@ -174,7 +176,7 @@ impl Pod {
         spec
     }
 
-    /// A directory of the host for this test alone.
+    /// A directory of the host that only this test uses.
     pub fn scratch(&self, name: &str) -> PathBuf {
         let path = self.state.join(name);
         fs::create_dir_all(&path).expect("scratch");
@@ -192,7 +194,7 @@ impl Pod {
         tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
     }
 
-    /// Runs a container to completion: its exit, and its log without time and stream.
+    /// Runs a container to its end. Returns its exit, and its log without time and stream.
     pub async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
         let log = spec.log_path.clone();
         let id = self.start(spec).await.expect("start");
@@ -239,7 +241,7 @@ impl Pod {
         state[which]["pid"].as_u64().expect("a process")
     }
 
-    /// Waits until the container's log has a line.
+    /// Waits until the container's log contains a line.
     pub async fn saw(&self, log: &Path, line: &str) {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
     }
@@ -254,7 +256,7 @@ impl Pod {
 }
 
 impl Drop for Pod {
-    /// After a failure, removes the pod like the next run of the product would.
+    /// After a failure, removes the pod as the next run of the product would.
     fn drop(&mut self) {
         if self.dir.join("sandbox.json").exists() && std::thread::panicking() {
             let state = self.state.clone();
@@ -273,7 +275,7 @@ impl Drop for Pod {
     }
 }
 
-/// No mounts, no cgroups, no processes of a pod.
+/// Checks that a pod has no mounts, cgroups or processes left.
 pub fn assert_nothing_left(state_dir: &Path, id: &SandboxId) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let left: Vec<&str> =

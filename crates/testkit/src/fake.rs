@@ -16,13 +16,13 @@ use tokio::time::Instant;
 /// How a container behaves.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// Runs this long, then exits; `None` means until stopped.
+    /// How long it runs before it exits; `None` means until it is stopped.
     pub runs: Option<Duration>,
     /// Exit codes, one per instance; the last one is repeated.
     pub codes: Vec<i32>,
     /// Time from the stop signal to the exit; `None` means the signal is ignored.
     pub stops_in: Option<Duration>,
-    /// Errors returned on creation, one per instance; later ones succeed.
+    /// Errors returned on creation, one per instance. Later instances are created.
     pub refusals: Vec<fn() -> RuntimeError>,
     /// How long creation takes.
     pub creation: Duration,
@@ -79,7 +79,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FakeRuntime {
-    /// A runtime whose containers follow scripts by name; containers without a script run until stopped.
+    /// A runtime whose containers follow scripts by name. Containers without a script run until they are
+    /// stopped.
     pub fn new(scripts: impl IntoIterator<Item = (&'static str, Script)>) -> Arc<Self> {
         Arc::new(FakeRuntime {
             scripts: scripts.into_iter().map(|(n, s)| (n.to_owned(), s)).collect(),

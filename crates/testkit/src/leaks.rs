@@ -1,4 +1,4 @@
-//! Leftovers of pods on a machine: processes, mounts, cgroups, network interfaces, ranges of ids, files.
+//! Finds what pods left on a machine: processes, mounts, cgroups, network interfaces, ranges of ids, files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,8 +7,8 @@ use std::path::Path;
 /// The directory of the allocated id ranges.
 const IDS: &str = "/run/outrigger/ids";
 
-/// A description of what is left of the pods of a state directory. `sandboxes` are the ids of all it ever
-/// had.
+/// Descriptions of everything that is left of the pods of a state directory. `sandboxes` has the ids of all
+/// sandboxes that it ever had.
 pub fn left(state: &Path, sandboxes: &[String]) -> Vec<String> {
     let mut left: Vec<String> =
         names(&state.join("pods")).into_iter().map(|pod| format!("files of {pod}")).collect();
@@ -84,7 +84,7 @@ fn cgroups(sandboxes: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Interfaces at the host's end of a pod's network: each uses an address.
+/// Interfaces at the host's end of a pod's network. Each uses an address.
 fn interfaces(sandboxes: &[String]) -> Vec<String> {
     let net = Path::new("/sys/class/net");
     let alias = |name: &String| fs::read_to_string(net.join(name).join("ifalias")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What tests of several crates share: a fake runtime, a containerd of their own, images, pods on either runtime, runs of the
-//! binary and of the pod cases, terminals. A dev-dependency only.
+//! Helpers for the tests of several crates: a fake runtime, a separate containerd, images, pods on either
+//! runtime, runs of the binary and of the pod cases, and terminals. A dev-dependency only.
 #![allow(missing_docs, reason = "helpers of tests; their names and modules say what they are")]
 
 pub mod conformance;
@@ -19,7 +19,7 @@ pub mod trials;
 
 use std::path::PathBuf;
 
-/// The binary of the product, which cargo builds for the tests of `crates/outrigger`, beside their directory.
+/// The binary of the product. Cargo builds it for the tests of `crates/outrigger`, next to their directory.
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a program");
     let profile = test.parent().and_then(|deps| deps.parent()).expect("the directory of the profile");

@@ -1,4 +1,4 @@
-//! `outrigger` on a real pseudo-terminal.
+//! Runs `outrigger` on a real pseudo-terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::screen::Screen;
 
-/// Longer than any of these runs takes on a busy machine.
+/// How long a run may take. This is longer than any run takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A run on a terminal.
@@ -28,7 +28,7 @@ pub struct Run {
 }
 
 impl Drop for Run {
-    /// A failed test leaves nothing running.
+    /// Stops the run, so that a failed test leaves nothing running.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.signal(rustix::process::Signal::TERM);
@@ -62,7 +62,8 @@ impl Run {
         // SAFETY: all are system calls that touch no memory of the parent and may be made between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                // The tests may run under nohup; on a terminal of its own nothing is.
+                // The tests may run under nohup, which ignores SIGHUP. A program on its own terminal does
+                // not.
                 libc::signal(libc::SIGHUP, libc::SIG_DFL);
                 rustix::process::setsid()?;
                 rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
@@ -70,7 +71,7 @@ impl Run {
             })
         };
         let child = command.spawn().expect("outrigger starts");
-        // Only the run holds the terminal open now: reading ends when it is gone.
+        // Only the run keeps the terminal open now, so reading ends when the run ends.
         drop((command, slave));
         let keyboard = File::from(master);
         let mut reader = keyboard.try_clone().expect("a descriptor");
@@ -87,7 +88,7 @@ impl Run {
         Run { child, keyboard, output, screen, written: Vec::new(), state: None }
     }
 
-    /// Reads until the screen is as expected.
+    /// Reads until the screen matches.
     pub fn until(&mut self, what: &str, is_there: impl Fn(&Screen) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !is_there(&self.screen) || self.screen.held {
@@ -118,17 +119,17 @@ impl Run {
         self.screen.resize(size.0.into(), size.1.into());
     }
 
-    /// Another descriptor of the terminal, from outside.
+    /// Another descriptor of the terminal, for use outside the run.
     pub fn terminal(&self) -> OwnedFd {
         self.keyboard.try_clone().expect("a descriptor").into()
     }
 
-    /// Takes the directory the run keeps its state in.
+    /// Takes the state directory of the run.
     pub fn take_state(&mut self) -> tempfile::TempDir {
         self.state.take().expect("nobody has taken it")
     }
 
-    /// Reads everything to the end.
+    /// Reads the output to its end. Returns the exit status, the screen and the output.
     pub fn end(mut self) -> (ExitStatus, Screen, String) {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -171,6 +172,6 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     // SAFETY: the request takes its flags by value and returns a new descriptor.
     let slave = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
     assert!(slave >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     (master.into(), unsafe { OwnedFd::from_raw_fd(slave) })
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Creates it at `dir`.
+/// Creates the root file system at `dir`.
 pub fn make(dir: &Path) -> PathBuf {
     for sub in ["bin", "dev", "etc", "proc", "sys", "tmp"] {
         std::fs::create_dir_all(dir.join(sub)).expect("create the root file system");

@@ -1,4 +1,4 @@
-//! One run of the binary, observed.
+//! Starts the binary and observes its run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const POLL: Duration = Duration::from_millis(20);
-/// Nothing here takes more than a few seconds on an idle machine.
+/// How long a step may take. On an idle machine, it takes a few seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What all tests share.
+/// What all tests of a program share.
 pub struct Bench {
     pub binary: PathBuf,
     pub image: String,
     pub work: PathBuf,
 }
 
-/// A test: its name is that of its directory.
+/// A test. Its directory has the same name.
 pub type Test = fn(&Bench, &str);
 
 impl Bench {
-    /// Where runs are found by other commands.
+    /// The directory of the control sockets.
     pub fn sockets(&self) -> PathBuf {
         self.work.join("sockets")
     }
@@ -61,7 +61,7 @@ impl Run {
         Run::of_file(bench, name, &file, &[network, flags].concat())
     }
 
-    /// The same for an existing manifest.
+    /// Starts a run of an existing manifest.
     pub fn of_file(bench: &Bench, name: &str, file: &Path, flags: &[&str]) -> Self {
         let dir = bench.work.join(name);
         fs::create_dir_all(&dir).expect("a directory");
@@ -93,14 +93,14 @@ impl Run {
     pub fn wait_for(&mut self, what: &str, mut test: impl FnMut(&Run) -> bool) {
         while !test(self) {
             let ended = matches!(self.child.try_wait(), Ok(Some(_)));
-            // It may have become true just before the end.
+            // The condition may have become true just before the end.
             assert!(!ended || test(self), "it ended before {what}\n{}", self.account());
             assert!(self.began.elapsed() < PATIENCE, "timeout waiting for {what}\n{}", self.account());
             std::thread::park_timeout(POLL);
         }
     }
 
-    /// Waits for the end: the exit code.
+    /// Waits for the end. Returns the exit code.
     pub fn end(&mut self) -> i32 {
         loop {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -120,7 +120,7 @@ impl Run {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Signals the run's own processes besides the run itself.
+    /// Signals the helper processes of the run, but not the run itself.
     pub fn signal_helpers(&self, signal: Signal) {
         let helpers = helpers_of(self.child.id());
         assert!(
@@ -160,7 +160,7 @@ impl Run {
         self.events().iter().position(|e| wanted.iter().all(|(key, value)| e[key] == *value))
     }
 
-    /// The same for an event that must exist.
+    /// The index of an event that must exist.
     pub fn must(&self, fields: Value) -> usize {
         self.event(fields.clone()).unwrap_or_else(|| panic!("there is no event {fields}\n{}", self.account()))
     }
@@ -169,7 +169,7 @@ impl Run {
         self.events().into_iter().filter(|e| e["event"] == event).collect()
     }
 
-    /// The status file as of now.
+    /// The current content of the status file.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.read("status.json")).unwrap_or_default()
     }
@@ -180,7 +180,7 @@ impl Run {
         items.into_iter().filter(|item| item["kind"] == kind).collect()
     }
 
-    /// The one Job of the run.
+    /// The only Job of the run.
     pub fn job(&self) -> Value {
         let jobs = self.objects("Job");
         assert_eq!(jobs.len(), 1, "one Job\n{}", self.account());
@@ -195,7 +195,7 @@ impl Run {
         conditions.iter().map(|c| (text(&c["type"]), text(&c["reason"]))).collect()
     }
 
-    /// All information for a failed test.
+    /// All information that helps to understand a failed test.
     pub fn account(&self) -> String {
         let (out, err) = (self.output(), self.said());
         format!("output:\n{out}\nsaid:\n{err}\nstatus:\n{}", self.read("status.json"))
@@ -204,7 +204,8 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // A failed test leaves nothing running: stopped gently, then at once, then killed.
+        // A failed test leaves nothing running. The signals stop it gracefully, then immediately, and then
+        // kill.
         for _ in 0..3 {
             if matches!(self.child.try_wait(), Ok(None)) {
                 self.signal(Signal::TERM);
@@ -219,7 +220,7 @@ impl Drop for Run {
     }
 }
 
-/// The processes of a run: its children, and the shims, which are children of one of these.
+/// The processes of a run: its children, and the shims, which are children of these.
 pub fn helpers_of(run: u32) -> Vec<Pid> {
     let children = children(run);
     let shims =

@@ -1,4 +1,4 @@
-//! A minimal terminal: it supports what the view may use, and nothing else.
+//! A minimal terminal. It supports only the sequences that the view may use.
 
 use unicode_width::UnicodeWidthChar;
 
@@ -12,16 +12,16 @@ pub struct Screen {
     /// Index of the first visible line.
     top: usize,
     cursor: (usize, usize),
-    /// The last character was written into the last column: the next one starts a new line.
+    /// Whether the last character was written into the last column, so that the next one starts a new line.
     wrap: bool,
     pub colored: bool,
-    /// Output is held back for a drawing in progress.
+    /// Whether a synchronised update is in progress.
     pub held: bool,
-    /// Colours seen at any time.
+    /// The number of coloured sequences so far.
     pub colors: usize,
-    /// Whole drawings.
+    /// The number of complete updates so far.
     pub drawings: usize,
-    /// Sequences no view should need: hidden cursors, other screens, titles …
+    /// Sequences that no view should need, such as hidden cursors, other screens and titles.
     pub strange: Vec<String>,
     rest: Vec<u8>,
 }
@@ -44,7 +44,7 @@ impl Screen {
         }
     }
 
-    /// A terminal that keeps long lines when it becomes narrower.
+    /// Resizes the terminal. It keeps long lines when it becomes narrower.
     pub fn resize(&mut self, columns: usize, rows: usize) {
         (self.columns, self.rows) = (columns, rows);
         self.top = (self.cursor.0 + 1).saturating_sub(rows).max(self.top);
@@ -56,7 +56,7 @@ impl Screen {
         self.lines.iter().map(|l| line(l) + "\n").collect()
     }
 
-    /// The lines at the bottom of the text, from the one that begins with `start`.
+    /// The last lines of the text, from the line that begins with `start`.
     pub fn since(&self, start: &str) -> Vec<String> {
         let text = self.text();
         let lines: Vec<&str> = text.lines().collect();
@@ -140,7 +140,7 @@ impl Screen {
         self.top = self.top.max((self.cursor.0 + 1).saturating_sub(self.rows));
     }
 
-    /// Handles an escape sequence at the beginning of `text`; returns its length, or `None` if it is
+    /// Handles an escape sequence at the beginning of `text`. Returns its length, or `None` if it is
     /// incomplete.
     fn sequence(&mut self, text: &str) -> Option<usize> {
         let Some(body) = text.strip_prefix("\x1b[") else {

@@ -1,15 +1,15 @@
-//! Environments of ordinary users for tests that are run by root.
+//! Environments of ordinary users, for tests that root runs.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Not used by any account.
+/// A user id that no account has.
 const UID: &str = "61234";
 
 /// The environment of an ordinary user.
 #[derive(Debug, Clone, Copy)]
 pub struct Seat {
-    /// Its name.
+    /// The name of the environment.
     pub name: &'static str,
     /// The number of subordinate ids of the user, if any.
     pub ids: Option<u32>,
@@ -23,16 +23,16 @@ pub struct Seat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cgroups {
     None,
-    /// Those of this machine.
+    /// Those of this machine's hierarchies.
     Own,
     /// Cgroup v2, as on a machine without v1.
     OwnV2,
 }
 
-/// A machine as set up by a distribution.
+/// A machine as a distribution sets it up.
 pub const USUAL: Seat = Seat { name: "usual", ids: Some(65_536), hidden: "", cgroups: Cgroups::None };
 
-/// Names the seat in which the test program is executed again.
+/// The variable with the name of the seat in which the test program is executed again.
 pub const VARIABLE: &str = "OUTRIGGER_TEST_SEAT";
 
 impl Seat {

@@ -1,14 +1,14 @@
-//! Servers that busybox does not have: this program itself, run inside a container.
+//! Servers that busybox does not have. The test program itself runs as the server inside a container.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
 use serde_json::{Value, json};
 
-/// The health service: "" and `up` serve, `down` does not.
+/// A service name of the health service: "" and `up` are serving, `down` is not.
 pub const UP: &str = "up";
 pub const DOWN: &str = "down";
 
-/// Serves, if this program was started for that.
+/// Serves if this program was started as a server. Returns whether it was.
 pub fn asked_for() -> bool {
     let args: Vec<String> = std::env::args().collect();
     let [_, serve, kind, port] = &args[..] else { return false };

@@ -1,14 +1,15 @@
-//! Commands with connected streams, on every runtime.
+//! Tests of commands with connected streams, for every runtime.
 
 use outrigger_runtime::{ContainerId, ExecStreamsRequest, Runtime, RuntimeError, SandboxId, WindowSize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 
-/// A script to be run with its streams connected.
+/// A request to run a script with its streams connected.
 pub fn attach(script: &str, stdin: bool, terminal: Option<WindowSize>) -> ExecStreamsRequest {
     ExecStreamsRequest { command: ["sh", "-c", script].map(str::to_owned).to_vec(), stdin, terminal }
 }
 
-/// Input, output and errors are complete and separate, and so is the end of the input.
+/// Checks that input, output and errors are complete and separate, and that the end of the input is passed
+/// on.
 pub async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     // `tee` keeps reading while it writes.
     let request = attach("echo ready >&2; tee /tmp/copy; exit 5", true, None);
@@ -21,21 +22,21 @@ pub async fn are_handed_over(runtime: &impl Runtime, id: &ContainerId) {
     let copy = sent.clone();
     let writer = tokio::spawn(async move {
         stdin.write_all(&copy).await.unwrap();
-        // Dropped here: the end of input.
+        // The input is dropped here, which ends it.
     });
     let mut received = Vec::new();
     attached.stdout.read_to_end(&mut received).await.unwrap();
     writer.await.unwrap();
     assert!(received == sent, "{} bytes of {}", received.len(), sent.len());
     assert_eq!(attached.done.await.unwrap(), 5);
-    // Without input there is nothing to read, and without a reader nothing to wait for.
+    // Without input, `cat` ends immediately. A command does not wait for a reader of its output.
     let attached = runtime.exec_streams(id, attach("cat; exit 6", false, None)).await.unwrap();
     assert!(attached.stdin.is_none());
     assert_eq!(attached.done.await.unwrap(), 6);
 }
 
-/// A container reports its usage, and a port of its pod can be reached. Its program serves `hello` on port
-/// 8080, and uses CPU.
+/// Checks that a container reports its usage, and that a port of its pod can be reached. Its program serves
+/// `hello` on port 8080 and uses CPU.
 pub async fn use_and_ports_are_told(runtime: &impl Runtime, sandbox: &SandboxId, id: &ContainerId) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {

@@ -1,4 +1,5 @@
-//! What tests of a runtime share: async tests by name, waiting with a deadline, logs, and the spec of a sandbox.
+//! Helpers for tests of a runtime: async tests by name, waiting with a deadline, logs, and the spec of a
+//! sandbox.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use outrigger_runtime::{NetworkMode, Resources, SandboxId, SandboxSpec};
 
-/// Nothing here takes longer, unless it hangs.
+/// A step that takes longer than this hangs.
 pub const DEADLINE: Duration = Duration::from_secs(40);
 
 /// A test by its function's name.

@@ -1,10 +1,10 @@
-//! Which crate of the workspace may depend on which. ARCHITECTURE.md gives the reasons.
+//! Checks which crates of the workspace depend on which. ARCHITECTURE.md gives the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// All dependencies on crates of ours that a crate may have, besides dev-dependencies.
+/// The workspace crates that each crate may depend on, without dev-dependencies.
 const ALLOWED: [(&str, &[&str]); 15] = [
     ("text", &[]),
     ("lifecycle", &["text"]),
@@ -39,7 +39,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("xtask", &[]),
 ];
 
-/// The crates of ours in `[dependencies]` of each crate.
+/// The workspace crates in `[dependencies]` of each crate.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut all = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! No two modules of a crate depend on each other, neither directly nor through others: each can be read before those that use it.
+//! Checks that no two modules of a crate depend on each other, directly or through others. So each module can
+//! be read before those that use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +38,8 @@ fn code_of(text: &str) -> String {
     code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
-/// The first names of the paths in a group `{a::b, c, d::{e, f}}`, of which `text` is what follows the brace.
+/// The first names of the paths in a group such as `{a::b, c, d::{e, f}}`. `text` starts after the opening
+/// brace.
 fn group(text: &str) -> Vec<String> {
     let (mut depth, mut names, mut name) = (0, Vec::new(), Some(String::new()));
     for c in text.chars() {
@@ -52,7 +54,7 @@ fn group(text: &str) -> Vec<String> {
                     name.push(c);
                 }
             }
-            // The rest of this path.
+            // The name is complete. The rest of the path does not matter.
             _ if depth == 0 => names.extend(name.take()),
             _ => {}
         }
@@ -90,7 +92,7 @@ fn uses(src: &Path) -> Uses {
     all
 }
 
-/// Everything that a module depends on.
+/// All modules that a module depends on, directly or through others.
 fn reachable(uses: &Uses, from: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut next = vec![from.to_owned()];

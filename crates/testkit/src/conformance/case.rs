@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow};
 use outrigger_manifest::{ReadOptions, SourceFile, parse};
 use serde_json::{Map, Value, json};
 
-/// One case, as its file has it.
+/// One case, as in its file.
 #[derive(Debug)]
 pub struct Case {
     pub name: String,
@@ -22,10 +22,10 @@ pub struct Case {
     pub kubelet: Kubelet,
 }
 
-/// Whether a case was run on a real kubelet.
+/// Whether a case was checked on a real kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kubelet {
-    /// It passed there, three times out of three.
+    /// It passed in three of three runs.
     Held,
     /// It was not run there.
     NotRun,
@@ -41,7 +41,7 @@ impl std::fmt::Display for Kubelet {
 }
 
 /// # Errors
-/// The file is not a case.
+/// Returns an error if the file is not a case.
 pub fn read(path: &Path) -> anyhow::Result<Case> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let source = SourceFile { name: path.display().to_string(), text: Arc::from(text) };
@@ -64,7 +64,7 @@ pub fn read(path: &Path) -> anyhow::Result<Case> {
     })
 }
 
-/// The pod to run: ports filled in, scripts expanded, the event directory mounted everywhere.
+/// The pod to run. Ports are filled in, scripts are expanded, and all containers mount the event directory.
 pub fn pod(case: &Case, name: &str, event_dir: &Path, image: &str) -> Value {
     let mut ports = BTreeMap::new();
     let mut pod = substitute(&case.pod, name, &mut ports);
@@ -96,7 +96,8 @@ fn push(object: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// `@port`, `@port2` … are free ports, the same one for the same name; `@pod` is the pod's name.
+/// Replaces `@port`, `@port2` and so on by free ports, the same one for the same name, and `@pod` by the
+/// pod's name.
 fn substitute(value: &Value, pod: &str, ports: &mut BTreeMap<String, u16>) -> Value {
     match value {
         Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), substitute(v, pod, ports))).collect(),
@@ -128,7 +129,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its number").port()
 }
 
-/// `sh: SCRIPT` on a container, probe or hook means a shell with the helpers of lib.sh.
+/// Replaces `sh: SCRIPT` on a container, probe or hook by a shell with the helpers of lib.sh.
 fn expand_scripts(value: &Value, container: &str) -> Value {
     match value {
         Value::Object(map) => {

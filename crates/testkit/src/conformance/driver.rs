@@ -15,13 +15,13 @@ use crate::conformance::run::Bench;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Each query of a node starts a process.
+/// How often a node is queried. Each query starts a process.
 const ASK_EVERY: Duration = Duration::from_millis(150);
 
-/// A kill waits this long for the end of a hook.
+/// How long a kill waits for the end of a hook.
 const HOOKS_TAKE: Duration = Duration::from_secs(10);
 
-/// A node that was started answers within this time, however busy the machine is.
+/// How long a new node may take to answer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What runs the pods.
@@ -35,7 +35,7 @@ pub enum Agent {
 }
 
 impl Agent {
-    /// Additional seconds for a case.
+    /// How many more seconds a case may take.
     pub fn delay(self) -> f64 {
         match self {
             Agent::Foreground => 0.0,
@@ -61,7 +61,7 @@ impl Driver {
         flags.extend(["--status".to_owned(), dir.join("status.json").display().to_string()]);
         let Agent::KilledNode { seed } = bench.agent else {
             let mut command = Command::new(&bench.binary);
-            // The cases say what the kubelet does, which never gives up.
+            // The cases describe the kubelet, which never stops trying.
             command.arg("run").arg("--keep-trying").arg("--state-dir").arg(bench.work.join("state"));
             command.arg("--events").arg(dir.join("events.jsonl")).args(flags).arg(&manifest);
             command.stdin(Stdio::null()).stdout(clone(&out)).stderr(out).process_group(0);
@@ -77,7 +77,7 @@ impl Driver {
         Ok(Driver::Node(Box::new(node)))
     }
 
-    /// Whether the pod is over and nothing of it is left.
+    /// Whether the pod has ended and nothing of it is left.
     pub fn has_ended(&mut self) -> bool {
         match self {
             Driver::Foreground(child) => matches!(child.try_wait(), Ok(Some(_))),
@@ -102,7 +102,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Stops what is still running, gently at first; anything left after that is a failure.
+    /// Stops what is still running, first gracefully. Anything that remains after that is a failure.
     pub fn finish(&mut self) -> Vec<String> {
         match self {
             Driver::Foreground(child) => finish_run(child),
@@ -110,8 +110,8 @@ impl Driver {
         }
     }
 
-    /// Whether the case cannot be judged: a hook was interrupted by the end of the node, and is not run a
-    /// second time.
+    /// Whether the case cannot be judged, because the end of the node interrupted a hook. Such a hook is not
+    /// run a second time.
     pub fn has_cut_a_hook_short(&self) -> bool {
         match self {
             Driver::Foreground(_) => false,
@@ -134,7 +134,7 @@ fn signal(child: &mut Child, signal: Signal) {
     }
 }
 
-/// Anything left of the process group of a run is a failure.
+/// Stops a run. Anything that remains of its process group is a failure.
 fn finish_run(child: &mut Child) -> Vec<String> {
     for patience in [3, 7, 5] {
         signal(child, Signal::TERM);
@@ -155,12 +155,12 @@ fn finish_run(child: &mut Child) -> Vec<String> {
     bad
 }
 
-/// The same number for the same text, on every machine (FNV-1a).
+/// A hash that is the same on every machine (FNV-1a).
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A node that is killed now and then, and restarted at once.
+/// A node that is killed several times and restarted immediately.
 pub struct KilledNode {
     binary: PathBuf,
     dir: PathBuf,
@@ -170,11 +170,11 @@ pub struct KilledNode {
     out: fs::File,
     child: Option<Child>,
     random: u64,
-    /// When to kill it.
+    /// The times when it is killed.
     kills: Vec<Instant>,
-    /// It is not killed while a hook runs.
+    /// Whether kills wait for running hooks.
     spares_hooks: bool,
-    /// The grace the pod is stopped with, in seconds; `None` is its own.
+    /// The grace period for the stop of the pod, in seconds; `None` means the pod's own.
     grace: Option<u64>,
     asked: Instant,
     is_over: bool,
@@ -203,7 +203,7 @@ impl KilledNode {
         }
     }
 
-    /// The next number below a limit (SplitMix64).
+    /// The next random number below a limit (SplitMix64).
     fn below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -251,8 +251,8 @@ impl KilledNode {
         Ok(())
     }
 
-    /// Hands over the pod, and decides when the node is killed: within the first seconds, and up to three
-    /// more times.
+    /// Hands over the pod, and chooses when the node is killed: once within the first seconds, and up to
+    /// three more times.
     fn begin(&mut self, flags: &[String], manifest: &Path) -> anyhow::Result<()> {
         let mut command = self.command();
         command.args(["run", "-d"]).arg("--state-dir").arg(self.state()).args(flags).arg(manifest);
@@ -285,7 +285,7 @@ impl KilledNode {
         self.spawn().expect("start a node");
     }
 
-    /// Whether the node says of a hook that it runs, and not yet that it has ended.
+    /// Whether the node has reported the start of a hook, but not its end.
     fn runs_a_hook(&self) -> bool {
         let said = self.said();
         let count =
@@ -313,7 +313,7 @@ impl KilledNode {
         let (pod, grace) = (self.pod.clone(), self.grace.map(|grace| grace.to_string()));
         let mut stop = vec!["stop", "--no-wait", pod.as_str()];
         stop.extend(grace.iter().flat_map(|grace| ["--grace-period", grace.as_str()]));
-        // The node may be on its way down or up.
+        // The node may be stopping or starting.
         while self.ask(&stop).is_none() {
             if self.has_ended() {
                 break;

@@ -7,15 +7,15 @@ use serde_json::Value;
 
 use crate::conformance::status::compare;
 
-/// Lines `<seconds of uptime> <who> <what>`.
+/// The file with lines `<seconds of uptime> <who> <what>`.
 #[derive(Debug, Clone)]
 pub struct Log(pub PathBuf);
 
-/// (seconds, `who:what`)
+/// Pairs of (seconds, `who:what`).
 pub type Events = Vec<(f64, String)>;
 
 impl Log {
-    /// Adds an event of the runner itself.
+    /// Adds an event of the test itself.
     pub fn add(&self, event: &str) {
         let uptime = std::fs::read_to_string("/proc/uptime").expect("the uptime");
         let uptime: f64 = uptime.split(' ').next().and_then(|t| t.parse().ok()).expect("a number");
@@ -35,7 +35,7 @@ impl Log {
     }
 }
 
-/// Index and time of the event a selector names: `main:start`, `main:start#2`, `main:start#-1`.
+/// Index and time of the event that a selector names: `main:start`, `main:start#2`, `main:start#-1`.
 pub fn find(events: &Events, selector: &str) -> Option<(usize, f64)> {
     let (name, nth) = selector.split_once('#').unwrap_or((selector, "1"));
     let hits: Vec<(usize, f64)> =

@@ -1,4 +1,4 @@
-//! The pod cases of `tests/conformance`, in real containers.
+//! Runs the pod cases of `tests/conformance` in real containers.
 
 pub mod case;
 pub mod driver;

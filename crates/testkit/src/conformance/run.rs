@@ -15,7 +15,7 @@ use crate::conformance::status;
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// What all cases share.
+/// What all cases of a test program share.
 pub struct Bench {
     pub binary: PathBuf,
     pub image: String,
@@ -32,19 +32,19 @@ pub fn open_to_all(dir: &Path) {
     fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).expect("open the directory");
 }
 
-/// Compares the events and the last status of a run with something else; returns the differences.
+/// Compares the events and the last status of a run with a reference. Returns the differences.
 pub type Compare<'a> = &'a dyn Fn(&Events, Option<&Value>) -> Vec<String>;
 
-/// Tries to play a case without a hook being cut short by the end of the node. After the first, the node is killed between
-/// hooks only.
+/// How often a case is tried, because the end of the node may interrupt a hook. After the first attempt, the
+/// node is killed only between hooks.
 const TRIES: u64 = 6;
 
-/// Runs a case; an error is a readable description of the failure.
+/// Runs a case. The error describes the failure.
 pub fn case(bench: &Bench, case: &Case, compare: Compare<'_>) -> anyhow::Result<()> {
     for nth in 1.. {
         let mut run = Run::start(bench, case, nth)?;
         let played = judge(&mut run, compare);
-        // Such a hook is not run again, so what the case expects of it may not have happened.
+        // An interrupted hook is not run again, so its expected effects may be missing.
         if played.is_ok() || nth >= TRIES || !run.driver.has_cut_a_hook_short() {
             return played;
         }
@@ -164,7 +164,7 @@ impl<'c> Run<'c> {
         Ok(bad)
     }
 
-    /// A refused pod: exit code 2, a reason, and nothing started.
+    /// Checks that the pod is refused: exit code 2, a reason, and nothing started.
     fn refusal(&mut self) -> Vec<String> {
         let mut bad = Vec::new();
         let code = self.driver.exit_code();
@@ -218,7 +218,7 @@ impl<'c> Run<'c> {
         Ok(())
     }
 
-    /// Must become true within the time.
+    /// Checks that the expectation becomes true within the time.
     fn check(&mut self, expect: &Value, within: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + within;
         loop {
@@ -234,7 +234,7 @@ impl<'c> Run<'c> {
         }
     }
 
-    /// Must be true for all of the time.
+    /// Checks that the expectation is true for the whole time.
     fn hold(&mut self, expect: &Value, time: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + time;
         loop {
@@ -272,7 +272,7 @@ impl<'c> Run<'c> {
 
     /// Reads the current state.
     fn refresh(&mut self) {
-        // Check first whether it has ended: the status read after that is the last one.
+        // Whether the pod has ended is checked first. The status that is read after that is the last one.
         let ended = self.driver.has_ended();
         if let Ok(text) = fs::read(self.dir.join("status.json"))
             && let Ok(pod) = serde_json::from_slice::<Value>(&text)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// `want` is a value, a list of values, or a comparison such as `>=1`.
+/// Compares a value. `want` is a value, a list of values, or a comparison such as `>=1`.
 pub fn compare(value: &Value, want: &Value) -> bool {
     if let Some(any) = want.as_array() {
         return any.contains(value);
@@ -28,7 +28,7 @@ pub fn compare(value: &Value, want: &Value) -> bool {
     }
 }
 
-/// The expectations that are not met. `phases` are all that were seen.
+/// The expectations that are not met. `phases` has all phases that were seen.
 pub fn check(expect: &Value, status: Option<&Value>, phases: &[String]) -> Vec<String> {
     let keys = [
         "phase",
@@ -143,7 +143,7 @@ fn state<'v>(container: &'v Value, which: &str) -> (&'static str, &'v Value) {
     (if which == "state" { "waiting" } else { "absent" }, &Value::Null)
 }
 
-/// The termination message, of this instance or the one before.
+/// The termination message of this instance, or of the previous one.
 fn message(container: &Value) -> Option<String> {
     for which in ["state", "lastState"] {
         let (kind, state) = state(container, which);

@@ -1,4 +1,4 @@
-//! A test for every case.
+//! Creates a test for every case.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ pub fn all(bench: &Arc<Bench>) -> Vec<Trial> {
     trials
 }
 
-/// An error with its causes on one line.
+/// An error with its causes, on one line.
 pub fn failed(error: anyhow::Error) -> Failed {
     Failed::from(format!("{error:#}"))
 }
 
-/// Where the cases are.
+/// The directory of the cases.
 pub fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/conformance")
 }

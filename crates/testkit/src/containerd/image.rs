@@ -1,4 +1,4 @@
-//! The images, in the format of `docker save`.
+//! Writes test images in the format of `docker save`.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn add(archive: &mut tar::Builder<Vec<u8>>, name: &str, data: &[u8]) {
     archive.append_data(&mut header, name, data).expect("an entry");
 }
 
-/// busybox with all its command names, and a user.
+/// A layer with busybox, links for all its commands, and a user.
 fn layer(ballast: usize) -> Vec<u8> {
     let mut layer = tar::Builder::new(Vec::new());
     for (dir, mode) in [("bin", 0o755), ("etc", 0o755), ("tmp", 0o1777), ("home/web", 0o755)] {

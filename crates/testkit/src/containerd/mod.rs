@@ -1,5 +1,5 @@
-//! A separate containerd for a test: its root, state and socket are in a temporary directory, so that no
-//! other containerd of the machine is touched. Included by the tests that need one.
+//! A separate containerd for a test. Its root, state and socket are in a temporary directory, so that no
+//! other containerd of the machine is affected.
 
 pub mod image;
 
@@ -16,10 +16,10 @@ use outrigger_cri::{CriConfig, CriRuntime};
 use outrigger_runtime::{PullPolicy, PullRequest, Runtime as _};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The image of the pods: busybox with all its command names.
+/// The image of the pods: busybox with links for all its commands.
 pub const IMAGE: &str = "localhost/busybox:1";
 
-/// Nothing here takes longer, unless it hangs.
+/// A step that takes longer than this hangs.
 const DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -32,13 +32,14 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Starts one and imports the images. Pods with their own network get it from a bridge named after
-    /// `subnet`, the third number of 10.244.x.0/24; without it there is no network.
+    /// Starts containerd and imports the images. Pods with their own network get it from a bridge named after
+    /// `subnet`, the third number of 10.244.x.0/24. Without `subnet` there is no network.
     pub fn start(subnet: Option<u8>) -> Self {
         Self::start_in(subnet, |_| {})
     }
 
-    /// The same, in a directory that is prepared first: containerd's data is in `root` below it.
+    /// Starts containerd in a directory that `prepare` sets up first. The data of containerd is in `root`
+    /// below it.
     pub fn start_in(subnet: Option<u8>, prepare: impl FnOnce(&Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("outrigger-cri-").tempdir().expect("a temporary directory");
         prepare(dir.path());
@@ -49,12 +50,12 @@ impl Containerd {
         image::write_archive(&archive);
         containerd.ctr(&["images", "import", "--no-unpack", archive.to_str().expect("a path")]);
         fs::remove_file(archive).expect("remove the archive");
-        // On a separate thread: the caller may be a task.
+        // This needs a separate thread, because the caller may be an async task.
         std::thread::scope(|scope| scope.spawn(|| containerd.wait_for_images()).join()).expect("the images");
         containerd
     }
 
-    /// CRI learns of imported images a little later.
+    /// Waits until CRI lists the imported images, which happens a little later.
     fn wait_for_images(&self) {
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let config = CriConfig { endpoint: Some(self.endpoint()), ..CriConfig::default() };
@@ -139,7 +140,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         eventually("containerd listens", || UnixStream::connect(self.socket()).is_ok());
     }
 
-    /// Stops containerd with a signal; its containers keep running.
+    /// Stops containerd with a signal. Its containers keep running.
     pub fn halt(&mut self, signal: Signal) {
         self.was_killed |= signal == Signal::KILL;
         if let Some(mut child) = self.child.take() {
@@ -153,10 +154,10 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         self.try_ctr(args).unwrap_or_else(|error| panic!("ctr {args:?}: {error}\n{}", self.log()))
     }
 
-    /// The same, if it may fail.
+    /// Runs `ctr` when it may fail.
     ///
     /// # Errors
-    /// What `ctr` says.
+    /// Returns the error text of `ctr`.
     pub fn try_ctr(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new("ctr");
         command.arg("-a").arg(self.socket()).args(["-n", "k8s.io"]).args(args);
@@ -177,8 +178,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
         fs::read_to_string(self.dir().join("log")).unwrap_or_default()
     }
 
-    /// Stops it; nothing of any pod may be left. A killed containerd may have forgotten a shim it was about
-    /// to use, which holds nothing.
+    /// Stops containerd and checks that nothing of any pod is left. A killed containerd may have lost track
+    /// of a shim that it was about to use. Such a shim has no child processes.
     pub fn finish(mut self) {
         let left = self.containers();
         assert!(left.is_empty(), "containers are left: {left:?}");
@@ -230,7 +231,8 @@ impl Drop for Containerd {
     fn drop(&mut self) {
         self.halt(Signal::KILL);
         for shim in self.shims() {
-            // A shim that is asked to stop only ends its container if it kills it itself.
+            // The container is killed first, because a shim does not always end its container when it is told
+            // to stop.
             for child in descendants(shim) {
                 let _ = kill_process(child, Signal::KILL);
             }
@@ -265,7 +267,7 @@ impl Containerd {
                 let _ = fs::remove_file(address.trim_start_matches("unix://"));
             }
         }
-        // Unless another containerd uses it.
+        // This fails if another containerd uses the directory, which is fine.
         for hierarchy in hierarchies {
             let _ = fs::remove_dir(hierarchy.join("k8s.io"));
         }
