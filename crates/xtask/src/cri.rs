@@ -1,4 +1,4 @@
-//! The messages and calls of CRI and of containerd's own API, from our protos. No protoc is needed.
+//! Generates the messages and calls of CRI and of containerd's own API from our protos, without protoc.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use prost_build::{Config, Module, Service, ServiceGenerator};
 
 use super::in_repository;
 
-/// The file that is made.
+/// The path of the generated file.
 pub(crate) const GENERATED: &str = "crates/cri/src/wire/generated.rs";
 
 const PROTOS: &str = "crates/cri/proto";
@@ -21,7 +21,7 @@ pub(crate) fn generate() -> Result<String, Box<dyn Error>> {
         files.into_iter().map(|file| (Module::from_protobuf_package_name(file.package()), file)).collect();
     let mut modules: Vec<(Module, String)> = Config::new()
         .btree_map(["."])
-        // The few messages of google.protobuf are not worth a dependency of the product.
+        // The few messages of google.protobuf do not justify another dependency of the product.
         .compile_well_known_types()
         .disable_comments([".google"])
         .service_generator(Box::new(Calls))
@@ -47,7 +47,8 @@ pub(crate) fn generate() -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Each request knows its method and the type of its answer. The client is ours, so no other code is needed.
+/// Gives each request the path of its method and the type of its answer. The client is our own, so no other
+/// code is needed.
 struct Calls;
 
 impl ServiceGenerator for Calls {

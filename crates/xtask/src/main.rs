@@ -1,4 +1,4 @@
-//! Makes the checked-in files that are generated: `cargo xtask generate`.
+//! Generates files that are checked in: `cargo xtask generate`.
 
 mod cri;
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A path that is relative to the repository.
+/// The path of a file in the repository.
 fn in_repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
