@@ -45,17 +45,17 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Matching credentials, best first, and where they were looked up.
+/// Matching credentials, the best first, and the places that were searched.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The credentials to try, in this order.
     pub credentials: Vec<Credential>,
-    /// One text for each place, for the error message if none of them works.
+    /// One text for each place that was searched, for the error message if no credential works.
     looked_at: Vec<String>,
 }
 
 impl Found {
-    /// Where credentials were looked up, for messages.
+    /// The places that were searched for credentials, for messages.
     pub fn places(&self) -> String {
         self.looked_at.join(", ")
     }
@@ -80,7 +80,7 @@ struct AuthEntry {
 }
 
 impl DockerConfig {
-    /// Reads `config.json`, `auth.json` or the older `.dockercfg`, which has the entries at the top.
+    /// Reads `config.json`, `auth.json` or the older `.dockercfg`, whose entries are at the top level.
     fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let value: serde_json::Value = serde_json::from_str(text)?;
         let modern = ["auths", "credHelpers", "credsStore"].iter().any(|key| value.get(key).is_some());
@@ -107,7 +107,7 @@ impl AuthEntry {
         if let Some(username) = given(&self.username) {
             return Some(Credential::Basic { username, password: self.password.clone().unwrap_or_default() });
         }
-        // Padding is missing in hand-written files.
+        // Hand-written files often have no padding.
         let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
         let bytes =
             GeneralPurpose::new(&alphabet::STANDARD, config).decode(given(&self.auth)?.trim()).ok()?;
@@ -118,7 +118,7 @@ impl AuthEntry {
     }
 }
 
-/// How well a key of a configuration matches: its length, or `None`.
+/// How well a key of a configuration matches: the length of the key, or `None` if it does not match.
 fn fits(key: &str, registry: &str, repository: &str) -> Option<usize> {
     let key = key.strip_prefix("https://").or(key.strip_prefix("http://")).unwrap_or(key);
     let key = key.trim_end_matches('/');
@@ -132,12 +132,12 @@ fn fits(key: &str, registry: &str, repository: &str) -> Option<usize> {
     (host_fits && path_fits).then_some(key.len())
 }
 
-/// Docker Hub has several names.
+/// Whether a host is Docker Hub, which has several names.
 fn is_hub(host: &str) -> bool {
     matches!(host, "docker.io" | "index.docker.io" | "registry-1.docker.io")
 }
 
-/// Kubernetes allows `*.example.com`: a star stands for (part of) one label.
+/// Matches patterns such as `*.example.com`, as Kubernetes does. A star stands for a label or a part of one.
 fn glob(pattern: &str, host: &str) -> bool {
     if !pattern.contains('*') {
         return false;
@@ -174,7 +174,7 @@ pub async fn find(secrets: &[String], files: &[PathBuf], registry: &str, reposit
     for secret in secrets {
         match DockerConfig::parse(secret) {
             Ok(config) => collect(&config, registry, repository, false, &mut found).await,
-            Err(_) => broken += 1, // never the text: it is a secret
+            Err(_) => broken += 1, // do not keep the text, because it is a secret
         }
     }
     let hits = found.credentials.len() - before;
@@ -215,7 +215,8 @@ async fn look_in_file(file: &Path, registry: &str, repository: &str, found: &mut
     }
 }
 
-/// Helpers are programs, so only the user's own files may name them, not a manifest's secrets.
+/// Collects the credentials in one configuration. Helpers are programs, so only the user's own files may name
+/// them. A manifest's secrets may not.
 async fn collect(config: &DockerConfig, registry: &str, repository: &str, helpers: bool, found: &mut Found) {
     if helpers {
         let named = config
@@ -247,7 +248,7 @@ struct HelperAnswer {
     secret: String,
 }
 
-/// Why a credential helper gave no answer.
+/// Why a credential helper did not answer.
 #[derive(Debug, thiserror::Error)]
 enum HelperError {
     #[error("its name has a slash")]
@@ -262,8 +263,8 @@ enum HelperError {
     Answer(#[source] serde_json::Error),
 }
 
-/// Runs `docker-credential-NAME get`. A helper without credentials for the registry fails; that is not an
-/// error.
+/// Runs `docker-credential-NAME get`. A helper without credentials for the registry fails, which is not an
+/// error here.
 async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, HelperError> {
     if helper.contains('/') {
         return Err(HelperError::Name);
@@ -278,7 +279,7 @@ async fn ask_helper(helper: &str, registry: &str) -> Result<Option<Credential>, 
             .kill_on_drop(true)
             .spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // It may end without reading its input.
+            // The helper may end without reading its input.
             let _ = stdin.write_all(server.as_bytes()).await;
         }
         child.wait_with_output().await
@@ -339,7 +340,7 @@ mod tests {
     async fn secrets_come_first_then_files_longest_key_first() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("auth.json");
-        // u:p and v:q; the first without padding
+        // The values are `u:p` and `v:q`. The first has no padding.
         std::fs::write(
             &file,
             r#"{"auths":{"quay.io":{"auth":"dTpw"},"quay.io/team":{"auth":"djpx"},"other.io":{"auth":"dTpw"}}}"#,

@@ -1,4 +1,4 @@
-//! How many file descriptors this process may open, and who may use them.
+//! The limit on open file descriptors of this process, and the limit that its children start with.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -6,15 +6,15 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The limit this process was started with, once it was raised.
+/// The limit that this process was started with, if it was raised.
 static STARTED_WITH: OnceLock<Rlimit> = OnceLock::new();
 
-/// Raises the soft limit to the hard one, once: the soft one is for programs that use `select`. Containers keep the
-/// limit this process was started with. To be called when the process starts.
+/// Raises the soft limit to the hard limit, once. The low soft limit only protects programs that use
+/// `select`. Containers keep the limit that this process was started with. Call this when the process starts.
 pub fn raise_limit() {
     STARTED_WITH.get_or_init(|| {
         let limit = getrlimit(Resource::Nofile);
-        // If it is refused, the lower limit counts.
+        // If the kernel refuses, the lower limit applies.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         limit
     });
@@ -30,6 +30,6 @@ pub fn limit() -> usize {
 pub fn with_first_limit(command: &mut Command) {
     let Some(limit) = STARTED_WITH.get().copied() else { return };
     let set = move || Ok(setrlimit(Resource::Nofile, limit)?);
-    // SAFETY: one system call, which takes no lock and no memory.
+    // SAFETY: the closure only makes one system call, which takes no lock and allocates no memory.
     unsafe { command.pre_exec(set) };
 }

@@ -1,18 +1,18 @@
-//! What a check of the machine found: each runtime checks what it needs.
+//! Results of checks of the machine. Each runtime checks what it needs.
 
 use std::borrow::Cow;
 
 use serde::Serialize;
 
-/// How bad a finding is.
+/// How serious a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// All right.
+    /// Nothing is wrong.
     Ok,
     /// Information only.
     Info,
-    /// Pods run, but some not as requested.
+    /// Pods run, but some of them not as requested.
     Warn,
     /// Pods do not run.
     Fail,
@@ -21,11 +21,11 @@ pub enum Level {
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The name of the check, a word or two.
+    /// The name of the check, one or two words.
     pub check: &'static str,
-    /// How bad it is.
+    /// How serious it is.
     pub level: Level,
-    /// The finding.
+    /// What the check found.
     pub found: String,
     /// The consequence for pods.
     pub means: String,
@@ -34,7 +34,7 @@ pub struct Finding {
     pub remedy: Option<Cow<'static, str>>,
 }
 
-/// A finding without a remedy.
+/// Creates a finding without a remedy.
 pub fn finding(
     check: &'static str,
     level: Level,
@@ -45,7 +45,7 @@ pub fn finding(
 }
 
 impl Finding {
-    /// Adds how to fix it.
+    /// Adds a remedy to the finding.
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Finding {
         self.remedy = Some(remedy.into());
         self

@@ -1,4 +1,4 @@
-//! Kernel errors as text.
+//! Error messages of the kernel in the style of our own messages.
 
 use std::io;
 
@@ -8,7 +8,7 @@ pub fn errno_text(error: &io::Error) -> String {
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {
-        // "RPC …" and the like keep their capitals.
+        // Abbreviations such as "RPC" keep their capitals.
         (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
             first.to_lowercase().chain(chars).collect()
         }

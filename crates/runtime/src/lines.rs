@@ -1,9 +1,9 @@
-//! Appends to files of lines on a disk that may be full.
+//! Appends lines to files on a disk that may be full.
 
 use std::io::{self, Write};
 
-/// Appends lines. If the file cannot grow, the lines that do not fit are lost, but never a part of one: the
-/// rest of an incomplete line stays in `pending`, for the next time.
+/// Appends lines. If the disk is full, the lines that do not fit are lost as a whole. The rest of a line that
+/// was written only in part stays in `pending` until the next call.
 ///
 /// # Errors
 /// Lines were lost.
@@ -36,7 +36,7 @@ pub fn append(file: &mut impl Write, pending: &mut Vec<u8>) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Accepts this many bytes and no more.
+    /// A disk that accepts this many bytes and no more.
     struct Disk {
         taken: Vec<u8>,
         room: usize,

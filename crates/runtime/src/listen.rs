@@ -1,4 +1,4 @@
-//! Open TCP ports of a network, as reported by the kernel.
+//! The open TCP ports of a network namespace, as the kernel reports them.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,8 @@ pub struct Listener {
     pub inode: u64,
 }
 
-/// The open TCP ports in the network namespace at `netns` (`None`: the host's own), in no particular order.
+/// The open TCP ports in the network namespace at `netns`, in no particular order. `None` means the host's
+/// own namespace.
 ///
 /// # Errors
 /// The namespace cannot be entered, or the tables cannot be read.
@@ -40,7 +41,7 @@ pub fn listening_here() -> io::Result<Vec<Listener>> {
     Ok(all)
 }
 
-/// The process that listens on a TCP port of this machine, and its name, if this user may see it.
+/// The process that listens on a TCP port of this machine, and its name. `None` if this user may not see it.
 pub fn holder(port: u16) -> Option<(u32, String)> {
     let inode = listening_here().ok()?.into_iter().find(|l| l.address.port() == port)?.inode;
     let wanted = format!("socket:[{inode}]");
@@ -64,7 +65,7 @@ fn parse(table: &str) -> Vec<Listener> {
     table.lines().skip(1).filter_map(listener).collect()
 }
 
-/// An address in the format of the tables: words in the byte order of the machine.
+/// Parses an address in the format of the tables, which contain words in the byte order of the machine.
 fn address(hex: &str) -> Option<IpAddr> {
     let word = |at: usize| Some(u32::from_str_radix(hex.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     match hex.len() {

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 
-/// Unmounts everything at `path`, one mount after another. It may be missing or not mounted.
+/// Unmounts everything at `path`, one mount after another. The path may not exist or may not be a mount
+/// point.
 pub fn unmount_all(path: &Path) {
-    // Each round removes one mount; we never stack more than this.
+    // Each round removes one mount. We never stack more mounts than this.
     for _ in 0..16 {
         if rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
             return;
@@ -20,12 +21,13 @@ pub fn unmount_all(path: &Path) {
 /// Removes a directory tree with the mounts in it.
 ///
 /// # Errors
-/// Something cannot be unmounted (then nothing is removed: it could delete someone else's files), or not
-/// removed.
+/// Something cannot be removed or unmounted. If a mount remains, nothing is removed, because that could
+/// delete files that belong to others.
 pub fn remove_tree(dir: &Path) -> io::Result<()> {
     let mounts = mounts_below(dir);
     mounts.iter().for_each(|mount| unmount_all(mount));
-    // The list is long on a machine with many pods: it is read again only if something was unmounted.
+    // The list of mounts is long on a machine with many pods. It is read again only if something was
+    // unmounted.
     if !mounts.is_empty()
         && let Some(mount) = mounts_below(dir).first()
     {

@@ -1,8 +1,8 @@
-//! Sockets inside a pod's network, used from outside of it.
+//! Opens sockets inside a pod's network, for use from outside of it.
 //!
-//! A socket stays in the network namespace of the thread that created it. So a thread is started that enters
-//! the namespace, creates the socket, returns it and ends: no other thread ever changes its namespace, and
-//! the cost is that of one short thread (some tens of microseconds).
+//! A socket stays in the network namespace of the thread that created it. A short-lived thread therefore
+//! enters the namespace, creates the socket and returns it. No other thread ever changes its namespace. This
+//! costs some tens of microseconds.
 
 use std::fs::File;
 use std::io;
@@ -22,15 +22,15 @@ use tokio::sync::oneshot;
 use crate::RuntimeError;
 use crate::errno::errno_text;
 
-/// Loopback answers at once, unless nothing accepts the connection.
+/// Connections over loopback succeed at once, unless nothing accepts them.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Enough for a few system calls and for formatting an error.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// Runs `f` in the given network namespace (an nsfs file; `None` is the caller's own) and returns what it returned.
+/// Runs `f` in the given network namespace (an nsfs file; `None` is the caller's own) and returns its result.
 ///
-/// Intended for creating sockets: `f` should not block, since the caller waits for it.
+/// Intended for creating sockets. `f` should not block, because the caller waits for it.
 ///
 /// # Errors
 /// The namespace cannot be opened or entered, or `f` itself failed.
@@ -52,8 +52,8 @@ pub fn socket_in<T: Send>(netns: Option<&Path>, f: impl FnOnce() -> io::Result<T
     })
 }
 
-/// Runs `f` on a thread that is permanently in the network namespace at `path`: everything it does happens
-/// there, including writes below /proc/sys/net and the commands it starts.
+/// Runs `f` on a thread that stays in the network namespace at `path`. Everything that `f` does happens
+/// there, including writes below /proc/sys/net and the commands that it starts.
 pub fn inside<T: Send>(path: &Path, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let namespace = open(path)?;
     thread::scope(|scope| {
@@ -79,7 +79,7 @@ pub async fn socket_in_async<T: Send + 'static>(
     let (answer, result) = oneshot::channel();
     thread::Builder::new().name("netns".to_owned()).stack_size(STACK_BYTES).spawn(move || {
         let made = open(&path).and_then(|namespace| enter(&namespace, &path)).and_then(|()| f());
-        // If the caller was dropped, the socket closes with the value.
+        // If the caller was dropped, dropping the value closes the socket.
         drop(answer.send(made));
     })?;
     result.await.unwrap_or_else(|_| Err(io::Error::other("the thread inside the network namespace panicked")))

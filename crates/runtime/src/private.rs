@@ -1,7 +1,7 @@
 //! Directories that only their owner can enter.
 //!
-//! Containers leave files with the set-user-id bit and with other users' secrets. The path to each contains a
-//! directory that ordinary users of the machine cannot pass.
+//! Containers leave files with the set-user-id bit and with other users' secrets. A directory that ordinary
+//! users of the machine cannot enter is therefore on the path to each of them.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::trusted;
 use rustix::fs::{CWD, Dir, Mode, OFlags, Stat, fchmod, fstat, openat};
 
-/// The entries of a state directory: one with anything else in it is not ours to restrict.
+/// The entries of a state directory. A directory with other entries is not ours, and its mode is not changed.
 const OWN_ENTRIES: [&str; 7] = ["pods", "images", "volumes", "seccomp", "runtimes", "ids", "node"];
 
 /// Creates a private directory, or checks an existing one. Its parent must exist.
@@ -29,7 +29,8 @@ pub fn make(path: &Path) -> io::Result<()> {
     close(dir.as_fd(), path, &fstat(&dir)?)
 }
 
-/// Reads a small file of the state. A pipe would block, and a link or a device does not belong there.
+/// Reads a small file of the state directory. Refuses pipes, which would block, and links and devices, which
+/// do not belong there.
 pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
@@ -41,17 +42,17 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Creates the missing directories of a path, all of them private; existing ones stay unchanged.
+/// Creates the missing directories of a path with private modes. Existing directories stay unchanged.
 pub fn make_all(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Creates or checks the state directory, which may be given through links, and returns its path without
-/// links. Nobody else can put another directory in its place.
+/// Creates or checks the state directory. The path may contain links; the returned path does not. Nobody else
+/// can replace the directory.
 ///
 /// # Errors
-/// As [`make`]; a directory on the way there can be changed by another user; and a directory that others can read and
-/// that contains other things than state is not changed.
+/// As for [`make`]. Another user can change a directory on the path. Others can read the directory, and it
+/// contains entries that are not state: then it is not changed.
 pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
     let dir = trusted::make_dir(path)?;
     let stat = fstat(&dir)?;
@@ -64,16 +65,16 @@ pub fn state_dir(path: &Path) -> io::Result<PathBuf> {
         )));
     }
     close(dir.as_fd(), path, &stat)?;
-    // Use the directory that was checked: a link on the path may lead elsewhere by now.
+    // Use the directory that was checked. A link on the path may point elsewhere by now.
     fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
-/// Whether a directory has foreign entries.
+/// Whether a directory has entries that are not ours.
 fn is_shared(dir: &OwnedFd) -> io::Result<bool> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
-        // `lost+found` exists if a file system is mounted just for it.
+        // `lost+found` exists if a file system is mounted at this directory.
         let own = OWN_ENTRIES.iter().any(|own| own.as_bytes() == name) || name.starts_with(b"images-");
         if !own && !matches!(name, b"." | b".." | b"lost+found") {
             return Ok(true);
@@ -141,7 +142,7 @@ mod tests {
             let error = make(&at(name)).unwrap_err().to_string();
             assert!(error.contains(says), "{name}: {error}");
         }
-        // Whoever can write to a directory on the way can put another in the place of ours.
+        // Anyone who can write to a directory on the path can replace our directory.
         for way in ["group", "all"] {
             let (path, inside) = (at(way), at(way).join("state"));
             fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();

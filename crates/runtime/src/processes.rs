@@ -1,8 +1,8 @@
-//! Ends processes that may end by themselves at any moment, and whose pids may be reused by then.
+//! Kills processes that may end by themselves at any moment.
 //!
-//! A pid is not reliable: the kernel reuses it, and with containers that fork endlessly that takes seconds.
-//! So nothing here is signalled by its pid. A process is first opened and then checked ([`Process::find`]):
-//! if it is the right one at that time, so is the handle, permanently.
+//! A pid is not reliable: the kernel reuses it, within seconds if containers fork endlessly. Nothing here is
+//! therefore signalled by its pid. A process is first opened and then checked ([`Process::find`]). If it was
+//! the right one at that time, the handle stays right permanently.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::signals;
 /// How long to wait for the processes of a tree to stop, all together.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often to check whether they have.
+/// How often to check whether they have stopped.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A larger tree is a fork bomb, which only the container's own end can stop.
+/// A larger tree is a fork bomb. It ends only when the container itself is stopped.
 const TREE_MAX: usize = 4096;
 
-/// One process, independent of its pid.
+/// A handle of one process that stays valid when its pid is reused.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
@@ -32,13 +32,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process that was forked together with its handle.
+    /// Wraps a process that was forked together with its handle.
     pub fn new(pid: i32, handle: OwnedFd) -> Self {
         Process { pid, handle }
     }
 
-    /// Opens the process with a pid. `is_meant` is called after it is open, and must tell whether the process
-    /// that has the pid now is the right one.
+    /// Opens the process with a pid. `is_meant` is called after the process is open. It must check whether
+    /// the process that has the pid now is the right one.
     pub fn find(pid: i32, is_meant: impl FnOnce() -> bool) -> Option<Self> {
         let handle = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         is_meant().then_some(Process { pid, handle })
@@ -53,7 +53,7 @@ impl Process {
         Self::find(pid, || Stat::of_process(pid).is_some_and(|stat| stat.parent == parent))
     }
 
-    /// Its number, for messages and files below /proc.
+    /// The pid, for messages and for files below /proc.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -63,13 +63,13 @@ impl Process {
         let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether its pid is still its own: it has not been reaped. Anything read by its pid before this call
-    /// was about this process.
+    /// Whether the pid still belongs to this process, which then has not been reaped. If so, anything that
+    /// was read by pid before this call was about this process.
     fn has_number(&self) -> bool {
         signals::pidfd_kill(self.handle.as_fd(), 0).is_ok()
     }
 
-    /// Waits until `deadline` for its end. Returns whether it has ended.
+    /// Waits for the end of the process until `deadline`. Returns whether it has ended.
     fn ends_before(&self, deadline: Instant) -> bool {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -81,7 +81,7 @@ impl Process {
         }
     }
 
-    /// Stops it and waits until it no longer runs, so that it cannot fork any more.
+    /// Stops the process and waits until it no longer runs, so that it cannot fork any more.
     fn stop(&self, deadline: Instant) {
         let _ = signals::pidfd_kill(self.handle.as_fd(), libc::SIGSTOP);
         // A fork in progress is finished before the process stops.
@@ -105,7 +105,7 @@ impl Process {
         let lists = threads.flatten().filter_map(|thread| {
             let mut list = String::new();
             let file = fs::File::open(thread.path().join("children")).ok()?;
-            // Eight bytes are more than a pid and a space.
+            // A pid and a space need less than eight bytes.
             file.take(8 * TREE_MAX as u64).read_to_string(&mut list).ok().map(|_| list)
         });
         let pids: Vec<i32> = lists
@@ -116,17 +116,17 @@ impl Process {
     }
 }
 
-/// Kills processes and waits until they have ended, for at most `patience`. Returns whether they have.
+/// Kills processes and waits until they have ended, for at most `patience`. Returns whether all have ended.
 pub fn kill_and_wait(processes: &[Process], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
     processes.iter().for_each(Process::kill);
     processes.iter().all(|process| process.ends_before(deadline))
 }
 
-/// Kills a process and all its descendants, and the process groups these lead.
+/// Kills a process and all its descendants, and the process groups that these lead.
 ///
-/// All of them are stopped before any is killed, parents before their children. Otherwise a process could
-/// fork after its children were listed, and the new one would be missed.
+/// All of them are stopped before any is killed, parents before children. Otherwise a process could fork
+/// after its children were listed, and the new process would be missed.
 pub fn kill_tree(root: &Process) {
     let deadline = Instant::now() + STOP_PATIENCE;
     root.stop(deadline);
@@ -142,14 +142,15 @@ pub fn kill_tree(root: &Process) {
                 }
             }
         }
-        // Children of a process that ended before it could be stopped now belong to another one in the tree.
+        // If a process ended before it could be stopped, its children now belong to another process of the
+        // tree.
         if found.is_empty() {
             break;
         }
         below.append(&mut found);
     }
     for process in std::iter::once(root).chain(&below) {
-        // While it is stopped its pid is its own, and so is that of its group.
+        // While the process is stopped, its pid and the id of its group cannot be reused.
         let leads = Stat::of_process(process.pid).is_some_and(|stat| stat.group == process.pid);
         if leads && process.has_number() {
             let _ = signals::kill_group(process.pid, libc::SIGKILL);
@@ -172,7 +173,7 @@ impl Stat {
 
     fn read(path: &std::path::Path) -> Option<Self> {
         let text = fs::read_to_string(path).ok()?;
-        // The command's name may contain spaces and brackets: fields count from after its last one.
+        // The command's name may contain spaces and brackets, so the fields start after the last bracket.
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         Some(Stat {
             state: fields.next()?.chars().next()?,
@@ -188,7 +189,7 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command};
 
-    /// In its own session, like commands in containers.
+    /// Starts a shell in its own session, like commands in containers.
     fn shell(script: &str) -> Child {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A number nothing else uses on this machine.
+    /// A number that nothing else on this machine uses.
     fn mark(test: u32) -> u32 {
         100_000_000 + std::process::id() * 10 + test
     }
@@ -231,12 +232,12 @@ mod tests {
         assert!(Process::child(pid).is_none());
     }
 
-    /// A process that forks all the time leaves nothing behind, at whatever moment it is killed.
+    /// A process that forks all the time leaves nothing behind, no matter when it is killed.
     #[test]
     fn a_tree_that_grows_is_killed_whole() {
         let mark = mark(1);
         for round in 0..60_u64 {
-            // In their own sessions, where no signal for a group reaches them.
+            // The processes are in their own sessions, where no signal to a group reaches them.
             let script =
                 format!("n=0; while [ $n -lt 150 ]; do setsid sleep {mark} & n=$((n+1)); done; wait");
             let mut child = shell(&script);
@@ -247,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Those whose parents have ended are still found by their group.
+    /// Processes whose parents have ended are still found by their group.
     #[test]
     fn orphans_in_the_group_are_killed() {
         let mark = mark(2);

@@ -1,4 +1,4 @@
-//! Signals by name, and sending them to process groups and through handles.
+//! Numbers of signals by name, and sending of signals to process groups and through pidfds.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -37,7 +37,7 @@ const NAMES: [(&str, i32); 31] = [
     ("SYS", libc::SIGSYS),
 ];
 
-/// Number of a signal given as `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
+/// The number of a signal given as `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3` or `RTMAX-1`.
 pub fn number(name: &str) -> Option<i32> {
     let (first, last) = (34, libc::SIGRTMAX());
     if let Ok(number) = name.parse::<i32>() {
@@ -45,7 +45,8 @@ pub fn number(name: &str) -> Option<i32> {
     }
     let upper = name.to_ascii_uppercase();
     let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
-    // SIGRTMIN of the container's libc, which is 34 with glibc, whatever ours reserves.
+    // This is SIGRTMIN of the container's libc, which is 34 with glibc. Our own libc may reserve other
+    // numbers.
     let real_time = if let Some(rest) = bare.strip_prefix("RTMIN") {
         Some(first + if rest.is_empty() { 0 } else { rest.strip_prefix('+')?.parse::<i32>().ok()? })
     } else if let Some(rest) = bare.strip_prefix("RTMAX") {
@@ -59,10 +60,10 @@ pub fn number(name: &str) -> Option<i32> {
     }
 }
 
-/// Sends a signal to the process group a process leads. A missing group is not an error.
+/// Sends a signal to the process group that a process leads. A missing group is not an error.
 pub fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
     if leader <= 1 {
-        // To the kernel these mean the caller's own group and all processes.
+        // To the kernel, these numbers mean the caller's own group and all processes.
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     // SAFETY: plain system call.
@@ -72,7 +73,7 @@ pub fn kill_group(leader: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends a signal through a pidfd. Fails if the process has ended and was reaped.
+/// Sends a signal through a pidfd. Fails if the process has been reaped.
 pub fn pidfd_kill(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: no siginfo is passed, flags are zero.
     let result = unsafe {

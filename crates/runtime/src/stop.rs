@@ -1,7 +1,7 @@
-//! Stops a pod in order without the engine: for the pods of a process that was killed.
+//! Stops pods in order without the engine, if the process that ran them was killed.
 //!
-//! The order is the engine's, stored when the pod was created ([`StopPlan`]). Hooks are not run, since it is
-//! unknown which have been, and nothing is started again.
+//! The engine determines the order, which is stored when the pod is created ([`StopPlan`]). Hooks are not
+//! run, because it is unknown which of them have already run. Nothing is started again.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,17 +14,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{Adopted, Runtime};
 
-/// How long to wait for a killed container to be gone. A process the kernel cannot end must not delay the
-/// others.
+/// How long to wait for the end of a killed container. A process that the kernel cannot end must not delay
+/// the others.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longer than any realistic grace period.
 const FAR: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// A request to be done sooner than the plan says.
+/// A request to finish earlier than the plan says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hurry {
-    /// When the grace period ends; `None` is later than any plan.
+    /// When the grace period ends. `None` is later than any plan.
     pub by: Option<Instant>,
     /// Kill at once, without a stop signal and in no order.
     pub kill: bool,
@@ -38,7 +38,7 @@ pub async fn stop_in_order(
     hurry: watch::Receiver<Option<Hurry>>,
 ) {
     let begun = Instant::now();
-    // A container that has not started yet may be about to: it must not run.
+    // A container that has not started yet could start soon. It must not run.
     for container in containers.iter().filter(|container| container.started.is_none()) {
         let _ = runtime.kill(&container.id).await;
     }
@@ -56,7 +56,7 @@ pub async fn stop_in_order(
             });
             let free_at = turn.free_at_ms.map(|at| begun + millis(at));
             tokio::select! {
-                // The sender exists as long as this does.
+                // The sender lives at least as long as this future.
                 _ = held => {}
                 () = until(hurry.clone(), |hurry| earlier(free_at, hurry.by)) => {}
             }
@@ -100,7 +100,7 @@ async fn end_container(
     }
 }
 
-/// Waits for a time that a request may bring forward; a request to kill ends the wait.
+/// Waits for a time that a request may bring forward. A request to kill ends the wait.
 async fn until(mut hurry: watch::Receiver<Option<Hurry>>, by: impl Fn(Hurry) -> Option<Instant>) {
     loop {
         let now = hurry.borrow_and_update().unwrap_or(Hurry { by: None, kill: false });
@@ -125,7 +125,8 @@ async fn until(mut hurry: watch::Receiver<Option<Hurry>>, by: impl Fn(Hurry) -> 
     }
 }
 
-/// A time of a plan. A plan may come from a damaged file: no time is so long that it cannot be added to another.
+/// A duration of a plan. A plan may come from a damaged file, so the duration is limited: adding it to a time
+/// must not overflow.
 fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms).min(FAR)
 }

@@ -1,8 +1,9 @@
 //! Walks and removes untrusted directory trees.
 //!
-//! Files left by containers and images may be hostile: thousands of nested directories, links to elsewhere,
-//! names that are swapped at any moment. So nothing here recurses, builds a path or follows a link, and no
-//! mount is entered. Everything uses descriptors, of which a fixed number is open however deep the tree is.
+//! Files left by containers and images may be hostile: thousands of nested directories, links that point
+//! elsewhere, names that are swapped at any moment. The code here therefore does not recurse, build paths or
+//! follow links, and does not enter mounts. It works with descriptors, and keeps a fixed number of them open,
+//! no matter how deep the tree is.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -15,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Directories kept open on the path from the root of a tree to the current one.
+/// The maximum number of open directories on the path from the root of a tree to the current directory.
 const OPEN_MAX: usize = 32;
 /// Rounds of a removal if someone fills the tree at the same time. Another removal does so too: it moves directories of a
 /// deep tree up, once for every [`OPEN_MAX`] levels.
@@ -23,8 +24,8 @@ const TURNS_MAX: usize = 4096;
 
 /// The path from the root of a tree down to the current directory.
 ///
-/// Only the last few directories are open. To return to one that is not, `..` of its child is opened, and
-/// that must be the directory that was left: a tree that is moved in the meantime leads nowhere else.
+/// Only the last few directories are open. To return to one that is not, `..` of its child is opened and must
+/// be the same directory as before. A tree that is moved in the meantime can therefore not lead elsewhere.
 #[derive(Debug)]
 pub struct Descent {
     root: OwnedFd,
@@ -67,7 +68,7 @@ impl Descent {
         Ok(())
     }
 
-    /// Returns to the parent directory; at the root it stays.
+    /// Returns to the parent directory. Does nothing at the root.
     ///
     /// # Errors
     /// The directory was moved elsewhere in the meantime.
@@ -104,15 +105,15 @@ fn directory_flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Opens a child directory by name: not through a link, and not into a mount.
+/// Opens a child directory by name. Does not follow a link and does not enter a mount.
 ///
 /// # Errors
-/// It does not exist, it is something else (`NotADirectory`, `FilesystemLoop`), or a mount
+/// It does not exist, it is something else (`NotADirectory`, `FilesystemLoop`), or it is a mount
 /// (`CrossesDevices`).
 pub fn open_child(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match openat2(parent, name, directory_flags(), Mode::empty(), resolve) {
-        // An old kernel, or a filter that does not know the call.
+        // The kernel is old, or a system call filter does not know this call.
         Err(Errno::NOSYS | Errno::PERM) => {
             let child = openat(parent, name, directory_flags(), Mode::empty())?;
             match fstat(&child)?.st_dev == fstat(parent)?.st_dev {
@@ -124,7 +125,7 @@ pub fn open_child(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a directory that is the root of a tree. The last part of the path is not followed if it is a link.
+/// Opens a directory as the root of a tree. If the last component of the path is a link, it is not followed.
 ///
 /// # Errors
 /// It does not exist, or is not a directory.
@@ -132,14 +133,14 @@ pub fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, directory_flags(), Mode::empty())?)
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Debug)]
 pub struct Entry<'a> {
     /// The directory it is in.
     pub parent: BorrowedFd<'a>,
     /// Its name there.
     pub name: &'a CStr,
-    /// Its type and attributes, links not followed.
+    /// Its type and attributes. For a link, these are the link's own.
     pub stat: &'a Stat,
 }
 
@@ -150,10 +151,10 @@ impl Entry<'_> {
     }
 }
 
-/// What to do with a directory that was found.
+/// What to do with a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Enter it, after the rest of its parent directory.
+    /// Enter it, after the other entries of its parent directory.
     Enter,
     /// Skip it.
     Skip,
@@ -161,13 +162,13 @@ pub enum Next {
 
 /// Visits a tree.
 pub trait Visitor {
-    /// An entry was found. The result only matters for directories.
+    /// Called for each entry. The result only matters for directories.
     ///
     /// # Errors
     /// Any error ends the walk.
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<Next>;
 
-    /// A directory is entered, before any of its entries.
+    /// Called when a directory is entered, before its entries.
     ///
     /// # Errors
     /// Any error ends the walk.
@@ -176,7 +177,7 @@ pub trait Visitor {
         Ok(())
     }
 
-    /// The directory that was entered last is complete.
+    /// Called when the directory that was entered last is complete.
     ///
     /// # Errors
     /// Any error ends the walk.
@@ -185,14 +186,14 @@ pub trait Visitor {
     }
 }
 
-/// Walks everything below `root`, each directory before its entries. Entries that disappear are skipped, and
-/// so are directories that turn out to be links or mounts.
+/// Walks everything below `root`, each directory before its entries. Skips entries that disappear, and
+/// directories that turn out to be links or mounts.
 ///
 /// # Errors
-/// The visitor's, and the kernel's about existing directories.
+/// Errors of the visitor, and errors of the kernel for directories that exist.
 pub fn walk(root: OwnedFd, visitor: &mut impl Visitor) -> io::Result<()> {
     let mut descent = Descent::new(root);
-    // For each directory on the path: its children that are still to be entered.
+    // For each directory on the path: its children that have not been entered yet.
     let mut left = vec![visit_entries(descent.here(), visitor)?];
     while let Some(names) = left.last_mut() {
         let Some(name) = names.pop() else {
@@ -240,7 +241,7 @@ fn visit_entries(directory: BorrowedFd<'_>, visitor: &mut impl Visitor) -> io::R
     Ok(enter)
 }
 
-/// It is gone, or something else by now.
+/// Whether an error means that the entry is gone or was replaced.
 fn is_elsewhere(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::XDEV].iter().any(|e| errno == Some(e.raw_os_error()))
@@ -250,15 +251,15 @@ fn is_dot(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Removes a file, a link or a directory with everything in it. It may be missing, or be removed by someone
-/// else at the same time.
+/// Removes a file, a link or a directory with everything in it. It may be missing, and others may remove it
+/// at the same time.
 ///
 /// # Errors
 /// Something is mounted in it, or the kernel refuses. The rest stays.
 pub fn remove(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(Errno::INVAL)?;
-    // Through links: only the last part of the path is untrusted.
+    // Links are followed here, because only the last component of the path is untrusted.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(CWD, parent, flags, Mode::empty()) {
         Err(Errno::NOENT) => Ok(()),
@@ -266,10 +267,10 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the entry of this name in an open directory, as [`remove`] does.
+/// Removes the entry with this name in an open directory, like [`remove`].
 ///
 /// # Errors
-/// As [`remove`].
+/// As for [`remove`].
 pub fn remove_at(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_bytes())?;
     let mut result = Ok(());
@@ -302,12 +303,12 @@ enum Unlinked {
     IsDirectory,
 }
 
-/// Removes anything but a directory.
+/// Removes an entry that is not a directory.
 fn unlink(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Unlinked> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(Unlinked::Gone),
         Err(Errno::ISDIR) => Ok(Unlinked::IsDirectory),
-        // The error that POSIX specifies for directories, and that some file systems return.
+        // POSIX specifies this error for directories, and some file systems return it.
         Err(Errno::PERM) => match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 Ok(Unlinked::IsDirectory)
@@ -324,7 +325,7 @@ fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
             io::ErrorKind::ResourceBusy,
             format!("{} is a mount point; unmount it first", name.to_string_lossy()),
         )),
-        // A directory without read permission, which its owner can add.
+        // The directory has no read permission, which its owner can add.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let fd = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
@@ -338,13 +339,13 @@ fn open_to_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
 /// Removes everything in a directory, but not the directory itself.
 ///
 /// # Errors
-/// As [`remove`].
+/// As for [`remove`].
 pub fn clear(directory: OwnedFd) -> io::Result<()> {
     empty(directory)
 }
 
-/// Descends as far as descriptors are kept open. Directories below that are first moved up to the top one, so
-/// that nothing is too deep: each is moved once.
+/// Empties a tree. Descends only as far as descriptors are kept open. Deeper directories are first moved up
+/// to the root, each of them once.
 fn empty(root: OwnedFd) -> io::Result<()> {
     let mut descent = Descent::new(root);
     let mut left: Vec<Vec<CString>> = vec![remove_files(descent.here())?];
@@ -369,7 +370,7 @@ fn empty(root: OwnedFd) -> io::Result<()> {
         let child = match open_to_empty(descent.here(), &name) {
             Ok(child) => child,
             Err(error) if is_elsewhere(&error) => {
-                // Replaced by something else since it was listed.
+                // It was replaced by something else after it was listed.
                 unlink(descent.here(), &name)?;
                 continue;
             }
@@ -377,7 +378,7 @@ fn empty(root: OwnedFd) -> io::Result<()> {
         };
         let below = remove_files(child.as_fd())?;
         descent.down(child)?;
-        // Removed after everything below it.
+        // It is removed after everything below it.
         names.push(name);
         left.push(below);
     }
@@ -403,7 +404,7 @@ fn lift(
     }
 }
 
-/// Removes everything but directories from a directory, and returns the directories.
+/// Removes all entries of a directory that are not directories, and returns the directories.
 fn remove_files(directory: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut directories = Vec::new();
     for entry in Dir::read_from(directory)? {

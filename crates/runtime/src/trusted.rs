@@ -1,9 +1,9 @@
-//! Paths that nobody but root and this user can change.
+//! Opens paths that only root and this user can change.
 //!
-//! What is read from a file and then obeyed, and what is written into a directory and believed later, is only as safe as
-//! every directory on the way there: whoever can write to one of them can put something else in its place. So each
-//! component is opened relative to the one before, without following links, and looked at through its descriptor. Links
-//! are followed by hand, and looked at too.
+//! A file that controls what we do is only as safe as every directory on its path. The same holds for a
+//! directory whose contents we trust later. Anyone who can write to one of these directories can replace what
+//! is below it. Each component is therefore opened relative to the previous one, without following links, and
+//! checked through its descriptor. Links are followed by hand, and checked too.
 
 mod groups;
 
@@ -20,16 +20,17 @@ use rustix::io::Errno;
 
 use crate::rootless;
 
-/// As the kernel's limit.
+/// The same limit as the kernel's.
 const LINKS_MAX: u32 = 40;
 
-/// Directories on a path, each of which is an open descriptor. Real ones have a dozen.
+/// The maximum number of directories on a path. Each of them is an open descriptor. Real paths have about a
+/// dozen.
 const DEPTH_MAX: usize = 256;
 
-/// Opens a directory of which nobody else can change anything.
+/// Opens a directory that nobody else can change.
 ///
 /// # Errors
-/// It does not exist, or another user could change it or replace it. The message has the path and the fix.
+/// It does not exist, or another user could change or replace it. The message has the path and the fix.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     let found = Walk::from_root()?.to(path, Missing::IsAnError)?;
     let stat = fstat(&found.fd)?;
@@ -37,11 +38,12 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     readable(&found.fd, OFlags::DIRECTORY)
 }
 
-/// Opens a file of a directory of [`open_dir`], whose path is `at`, for reading. Its content does not block. Links are followed
-/// inside of the directory only.
+/// Opens a file for reading in a directory that [`open_dir`] has opened. `at` is the path of the directory.
+/// Reading the file does not block. Links are followed only inside the directory.
 ///
 /// # Errors
-/// It cannot be read, it is a link that leads out, it has other names, or another user could change it.
+/// The file cannot be read, it is a link that leads out of the directory, it has several names, or another
+/// user could change it.
 pub fn open_in(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> io::Result<File> {
     let found = Walk::below(dir, at)?.to(Path::new(name), Missing::IsAnError)?;
     let stat = fstat(&found.fd)?;
@@ -61,21 +63,22 @@ pub fn open_in(dir: BorrowedFd<'_>, at: &Path, name: &OsStr) -> io::Result<File>
 /// Opens a file for reading that nobody else can change or replace.
 ///
 /// # Errors
-/// As [`open_dir`].
+/// As for [`open_dir`].
 pub fn open_file(path: &Path) -> io::Result<File> {
     let found = Walk::from_root()?.to(path, Missing::IsAnError)?;
     let stat = fstat(&found.fd)?;
     open_checked(&found, &stat)
 }
 
-/// Opens a directory, and creates what is missing, for this user only. Who can write to the directory itself is for the
-/// caller to check.
+/// Opens a directory. Creates missing components for this user only. The caller must check who can write to
+/// the directory itself.
 pub(crate) fn make_dir(path: &Path) -> io::Result<OwnedFd> {
     readable(&Walk::from_root()?.to(path, Missing::IsCreated)?.fd, OFlags::DIRECTORY)
 }
 
-/// Refuses a file with several names. Whoever once could write to the directory may have linked a file of somebody else there,
-/// whose owner and mode are beyond doubt, and whose content nobody meant to be obeyed or shown.
+/// Refuses a file with several names (hard links). Someone who once could write to the directory may have
+/// linked another user's file there. Its owner and mode would look right, but nobody meant its content to be
+/// used or shown.
 fn check_names(found: &Place, stat: &Stat) -> io::Result<()> {
     let names = stat.st_nlink;
     if names <= 1 {
@@ -87,7 +90,8 @@ fn check_names(found: &Place, stat: &Stat) -> io::Result<()> {
     )))
 }
 
-/// The fix for a file. Whoever has opened it for writing can still do so when it is somebody else's.
+/// The fix for a file. A new owner is not enough: a process that has opened the file for writing can still
+/// write.
 fn replace(file: &Place) -> String {
     let path = file.path.display();
     format!("look at it, and put a copy in its place: cp {path} {path}.copy && mv {path}.copy {path}")
@@ -103,22 +107,22 @@ fn readable(fd: &OwnedFd, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// What becomes of components that do not exist.
+/// What to do with components that do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     IsAnError,
     IsCreated,
 }
 
-/// Who besides root and this user may write somewhere.
+/// Who else may write to a place, in addition to root and this user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WritableBy {
     Nobody,
-    /// Everybody, if they can only remove what is theirs, as in /tmp.
+    /// Everybody, if they can only remove their own files, as in /tmp.
     AnyoneIfSticky,
 }
 
-/// Something that was opened, and its path without links.
+/// An open file or directory, and its path without links.
 struct Place {
     fd: OwnedFd,
     path: PathBuf,
@@ -126,9 +130,9 @@ struct Place {
 
 /// A walk along a path.
 struct Walk {
-    /// The directories from the start to here: `..` goes back.
+    /// The directories from the start to the current one. `..` returns to the previous one.
     stack: Vec<Place>,
-    /// Whether the start may not be left.
+    /// Whether the walk must stay below its start.
     is_confined: bool,
 }
 
@@ -155,7 +159,8 @@ impl Walk {
                 continue;
             }
             let here = self.here();
-            // Before anything is created there. In a directory like /tmp it counts whose the next one is.
+            // This is checked before anything is created there. In a directory like /tmp, the owner of the
+            // next component matters.
             check(here, &fstat(&here.fd)?, WritableBy::AnyoneIfSticky)?;
             let next = self.step(&name, missing)?;
             let stat = fstat(&next.fd)?;
@@ -181,7 +186,7 @@ impl Walk {
                     check_owner(&next, &stat)?;
                     self.push(next)?;
                 }
-                // Something else can only be the end.
+                // Anything that is not a directory or a link must be the last component.
                 _ if rest.is_empty() => return Ok(next),
                 _ => return Err(Errno::NOTDIR.into()),
             }
@@ -189,10 +194,11 @@ impl Walk {
         self.stack.pop().ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// An absolute path as one from the start of the walk; `None` if it is not below it.
+    /// Turns an absolute path into one relative to the start of the walk. `None` if it is not below the
+    /// start.
     fn below_start(&self, path: &Path) -> Option<PathBuf> {
         let start = &self.stack[0];
-        // The directory may have been named by a path with links.
+        // The path that named the directory may contain links.
         let real = || std::fs::read_link(format!("/proc/self/fd/{}", start.fd.as_raw_fd())).ok();
         let below = |dir: &Path| path.strip_prefix(dir).map(Path::to_owned).ok();
         below(&start.path).or_else(|| below(&real()?))
@@ -221,7 +227,7 @@ impl Walk {
         }
     }
 
-    /// Opens one component, whatever it is.
+    /// Opens one component of any type.
     fn step(&self, name: &OsStr, missing: Missing) -> io::Result<Place> {
         let here = self.here();
         let path = here.path.join(name);
@@ -239,14 +245,14 @@ impl Walk {
         };
         match fd {
             Ok(fd) => Ok(Place { fd, path }),
-            // A path as it was written says more than one without links.
+            // The path as it was written is more useful in a message than the path without links.
             Err(Errno::NOENT) => Err(Errno::NOENT.into()),
             Err(error) => Err(said(&path, "open", error)),
         }
     }
 }
 
-/// Puts the components of a path before those that are left.
+/// Puts the components of a path before the remaining ones.
 fn add_components(rest: &mut VecDeque<OsString>, path: &Path) {
     for component in path.components().rev() {
         match component {
@@ -269,13 +275,14 @@ fn leads_out(target: &Path) -> io::Error {
     ))
 }
 
-/// Checks a place, through which everything that comes after it is reached.
+/// Checks a place. Everything that follows on the path is reached through it.
 fn check(place: &Place, stat: &Stat, allowed: WritableBy) -> io::Result<()> {
     check_owner(place, stat)?;
     let mode = stat.st_mode & 0o7777;
     let who = match mode {
         _ if mode & 0o002 != 0 => "every user",
-        // In a user namespace, ids are not those of the machine's tables; the same walk was made before it was entered.
+        // In a user namespace, ids are not those of the machine's tables. The same walk was made before the
+        // namespace was entered.
         _ if mode & 0o020 == 0 || rootless::standing().is_rootless() => return Ok(()),
         _ if groups::is_private(stat.st_gid, is_trusted) && !has_access_list(&place.fd) => return Ok(()),
         _ => "its group",
@@ -310,7 +317,7 @@ fn check_owner(place: &Place, stat: &Stat) -> io::Result<()> {
     Err(io::Error::other(format!("{path} belongs to user {user}, who can change what is there; {fix}")))
 }
 
-/// Root, and this user. In a user namespace root of the machine has no number of its own.
+/// Whether a user is root or this user. In a user namespace, the machine's root has no id of its own.
 fn is_trusted(uid: u32) -> bool {
     const UNMAPPED: u32 = 65534;
     uid == 0
@@ -318,7 +325,8 @@ fn is_trusted(uid: u32) -> bool {
         || uid == UNMAPPED && rootless::standing().is_rootless()
 }
 
-/// Whether more users than owner and group may have rights: the bits of the group are then their limit.
+/// Whether other users than owner and group may have rights. If so, the bits of the group are the limit of
+/// these rights.
 fn has_access_list(fd: &OwnedFd) -> bool {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let mut none: [u8; 0] = [];

@@ -46,8 +46,8 @@ pub enum PullPolicy {
 /// One image to make available.
 #[derive(Debug, Clone)]
 pub struct PullRequest {
-    /// The reference as the manifest has it: a registry name, `rootfs:/PATH`, `oci:DIR[:TAG]`, `oci-archive:FILE` or
-    /// `docker-archive:FILE`.
+    /// The reference as written in the manifest: a registry name, `rootfs:/PATH`, `oci:DIR[:TAG]`,
+    /// `oci-archive:FILE` or `docker-archive:FILE`.
     pub reference: String,
     /// When to pull.
     pub policy: PullPolicy,
@@ -66,7 +66,7 @@ pub struct PullProgress {
     pub total_bytes: Option<u64>,
 }
 
-/// Receives the progress. Called often and from any thread.
+/// Receives the progress. It is called often, and from any thread.
 pub type ProgressSink = Arc<dyn Fn(PullProgress) + Send + Sync>;
 
 /// The properties of an image, and the source of its root file system.
@@ -76,7 +76,7 @@ pub struct Image {
     pub reference: String,
     /// `sha256:…` of the image configuration; for `rootfs:` the reference itself.
     pub id: String,
-    /// Layer directories for overlayfs, lowest first. Empty for runtimes that keep their own.
+    /// Layer directories for overlayfs, the lowest first. Empty for runtimes that keep their own layers.
     pub layers: Vec<PathBuf>,
     /// ENTRYPOINT of the image.
     pub entrypoint: Vec<String>,
@@ -95,7 +95,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image with only layers, lowest first: without any settings for running it.
+    /// An image that has only layers, the lowest first, and no settings for running it.
     pub fn of_layers(name: &str, layers: Vec<PathBuf>) -> Self {
         Image {
             reference: name.to_owned(),
@@ -120,7 +120,7 @@ pub struct ImageError {
     pub reference: String,
     /// Why, if it is known.
     pub cause: Option<PullCause>,
-    /// What is wrong, and how to fix it, where that is known.
+    /// What is wrong and, if known, how to fix it.
     pub detail: String,
 }
 
@@ -144,7 +144,7 @@ impl ImageError {
         ImageError { reference: reference.into(), cause, detail: detail.into() }
     }
 
-    /// Pull policy `Never`, or a local reference, and the image is missing.
+    /// The image is missing, and the pull policy is `Never` or the reference is local.
     pub fn never_pull(reference: impl Into<String>) -> Self {
         let detail = "is not present and its pull policy forbids fetching it".to_owned();
         ImageError { reference: reference.into(), cause: Some(PullCause::NeverPull), detail }
@@ -186,10 +186,10 @@ pub struct PublishedPort {
 /// Whether a pod gets its own user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum UserNamespace {
-    /// No: its users are the host's.
+    /// No. The pod's users are the host's.
     #[default]
     Host,
-    /// If possible.
+    /// Yes if possible, otherwise as `Host`.
     Auto,
     /// Yes, or the pod fails.
     Required,
@@ -206,13 +206,13 @@ pub struct SandboxSpec {
     pub pod_namespace: String,
     /// `metadata.uid`.
     pub pod_uid: String,
-    /// Directory of the pod under the state directory; the runtime may create anything below it.
+    /// The directory of the pod below the state directory. The runtime may create anything in it.
     pub pod_dir: PathBuf,
-    /// Host name inside the pod; ignored with [`NetworkMode::Host`].
+    /// The host name inside the pod. Ignored with [`NetworkMode::Host`].
     pub hostname: String,
     /// Network of the pod.
     pub network: NetworkMode,
-    /// Ports reachable at the host.
+    /// The pod's ports that are reachable at the host.
     pub ports: Vec<PublishedPort>,
     /// Use the host's pid namespace.
     pub host_pid: bool,
@@ -222,22 +222,22 @@ pub struct SandboxSpec {
     pub share_pid: bool,
     /// Whether root in the pod is another user on the host.
     pub user_namespace: UserNamespace,
-    /// The host paths that the pod will see as volumes, as far as known in advance: a file system that does
-    /// not support id-mapped mounts rules out [`UserNamespace::Auto`]. Those below `pod_dir` will be file
-    /// systems in memory.
+    /// The host paths that the pod uses as volumes, as far as they are known in advance. A file system that
+    /// does not support id-mapped mounts rules out [`UserNamespace::Auto`]. Paths below `pod_dir` will be
+    /// file systems in memory.
     pub host_paths: Vec<PathBuf>,
-    /// References of its containers' images: a `rootfs:` directory on a file system that does not support
-    /// id-mapped mounts rules it out too. What is in an image does not.
+    /// The references of the containers' images. A `rootfs:` directory on a file system that does not support
+    /// id-mapped mounts also rules out [`UserNamespace::Auto`]. The contents of other images do not.
     pub images: Vec<String>,
-    /// A container of the pod will be privileged; some runtimes must know in advance.
+    /// Whether a container of the pod will be privileged. Some runtimes must know this in advance.
     pub privileged: bool,
-    /// `runtimeClassName`: which of several runtimes runs the pod.
+    /// `runtimeClassName`: selects one of several runtimes.
     pub runtime_class: Option<String>,
     /// Kernel settings to write in the pod's namespaces.
     pub sysctls: BTreeMap<String, String>,
     /// Resource limits of the pod as a whole.
     pub resources: Resources,
-    /// How its containers are stopped if the process that owns the pod dies.
+    /// How the pod's containers are stopped if the process that owns the pod dies.
     #[serde(default)]
     pub stop: StopPlan,
     /// Labels for runtimes that keep them.
@@ -247,10 +247,10 @@ pub struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    /// Checks whether the pod's network can have the ports that are to be published.
+    /// Checks whether the pod's network supports the ports to publish.
     ///
     /// # Errors
-    /// It has no address, or it is the host's and the ports differ.
+    /// The pod has no address, or it uses the host's network and the ports differ.
     pub fn check_ports(&self) -> Result<(), RuntimeError> {
         match self.network {
             NetworkMode::None if !self.ports.is_empty() => Err(no_address(&self.ports)),
@@ -268,7 +268,7 @@ impl SandboxSpec {
     }
 }
 
-/// The error for a pod that has ports to publish, but loopback only.
+/// The error for a pod that has ports to publish, but only loopback.
 pub fn no_address(ports: &[PublishedPort]) -> RuntimeError {
     let ports: Vec<String> = ports.iter().map(|port| port.pod_port.to_string()).collect();
     RuntimeError::Config(format!(
@@ -280,13 +280,13 @@ pub fn no_address(ports: &[PublishedPort]) -> RuntimeError {
 /// A sandbox that is ready.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Its id.
+    /// The id of the sandbox.
     pub id: SandboxId,
-    /// Addresses of the pod, best first. Empty with [`NetworkMode::None`].
+    /// The addresses of the pod, the best first. Empty with [`NetworkMode::None`].
     pub ips: Vec<IpAddr>,
     /// The network namespace to open sockets in; `None` is the host's.
     pub netns: Option<PathBuf>,
-    /// Name servers of its containers, instead of the host's.
+    /// The name servers for its containers, instead of the host's.
     pub nameservers: Vec<IpAddr>,
 }
 
@@ -301,19 +301,19 @@ pub struct Resources {
     pub memory_limit_bytes: Option<u64>,
     /// Limit on processes and threads.
     pub pids_limit: Option<u64>,
-    /// The `oom_score_adj`; best effort.
+    /// The `oom_score_adj`. It is set if the kernel allows it.
     pub oom_score_adj: Option<i32>,
 }
 
 /// How mounts propagate between host and container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum Propagation {
-    /// They do not.
+    /// Mounts do not propagate.
     #[default]
     Private,
     /// From host to container.
     HostToContainer,
-    /// Both ways (privileged containers only).
+    /// In both directions, for privileged containers only.
     Bidirectional,
 }
 
@@ -326,7 +326,7 @@ pub struct Mount {
     pub target: PathBuf,
     /// Mount it read-only.
     pub read_only: bool,
-    /// Propagation of later mounts.
+    /// Propagation of mounts that are made later.
     pub propagation: Propagation,
 }
 
@@ -342,42 +342,42 @@ pub enum Seccomp {
     Localhost(PathBuf),
 }
 
-/// The AppArmor profile a container's processes run under.
+/// The AppArmor profile of a container's processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppArmor {
     /// The runtime's own profile.
     Default,
-    /// None.
+    /// No profile.
     Unconfined,
     /// A profile that is loaded on this machine.
     Localhost(String),
 }
 
-/// The SELinux label of a container's processes; `None` leaves a part to the runtime.
+/// The SELinux label of a container's processes. The runtime chooses the parts that are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelinuxLabel {
-    /// User.
+    /// The SELinux user.
     pub user: Option<String>,
-    /// Role.
+    /// The SELinux role.
     pub role: Option<String>,
-    /// Type.
+    /// The SELinux type.
     pub kind: Option<String>,
-    /// Level.
+    /// The SELinux level.
     pub level: Option<String>,
 }
 
-/// The size limits of a container's log. The log is `PATH`; older output is in `PATH.1`, `PATH.2` and so on,
-/// the highest number being the newest.
+/// The size limits of a container's log. The current log is `PATH`. Older output is in `PATH.1`, `PATH.2` and
+/// so on; the highest number is the newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {
-    /// Bytes per file; a new one is started before it would exceed this.
+    /// The maximum size of a file in bytes. A new file is started before a file would exceed it.
     pub max_bytes: u64,
-    /// Files kept, the current one included; at least 2.
+    /// The number of files to keep, including the current one. At least 2.
     pub max_files: u32,
 }
 
 impl Default for LogLimits {
-    /// The kubelet's: 10 MiB and 5 files.
+    /// The kubelet's defaults: 10 MiB and 5 files.
     fn default() -> Self {
         LogLimits { max_bytes: 10 << 20, max_files: 5 }
     }
@@ -386,20 +386,20 @@ impl Default for LogLimits {
 /// The identity of the container's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Numeric user, if the manifest sets one; else the image's USER applies.
+    /// The numeric user, if the manifest sets one. Otherwise the image's USER applies.
     pub run_as_user: Option<i64>,
     /// Numeric group.
     pub run_as_group: Option<i64>,
     /// Refuse to run as uid 0 ([`RuntimeError::Config`]).
     pub run_as_non_root: bool,
-    /// Supplementary groups, fsGroup included.
+    /// Supplementary groups, including fsGroup.
     pub supplemental_groups: Vec<u32>,
     /// Do not add the groups of the user in the image's /etc/group (`supplementalGroupsPolicy: Strict`).
     #[serde(default)]
     pub strict_groups: bool,
-    /// Capabilities to add to the default set, without `CAP_`; `ALL` is all.
+    /// Capabilities to add to the default set, without `CAP_`. `ALL` means all.
     pub add_capabilities: Vec<String>,
-    /// Capabilities to drop, without `CAP_`; `ALL` is all.
+    /// Capabilities to drop, without `CAP_`. `ALL` means all.
     pub drop_capabilities: Vec<String>,
     /// All capabilities, all devices, no masks, no filter.
     pub privileged: bool,
@@ -407,10 +407,10 @@ pub struct Identity {
     pub no_new_privileges: bool,
     /// System call filter.
     pub seccomp: Seccomp,
-    /// AppArmor profile; `None`: not specified.
+    /// The AppArmor profile. `None` if not specified.
     #[serde(default)]
     pub apparmor: Option<AppArmor>,
-    /// SELinux label; `None`: not specified.
+    /// The SELinux label. `None` if not specified.
     #[serde(default)]
     pub selinux: Option<SelinuxLabel>,
 }
@@ -426,36 +426,36 @@ pub struct ContainerSpec {
     pub attempt: u32,
     /// The image, as [`Runtime::pull_image`] returned it.
     pub image: Image,
-    /// `command` of the manifest (replaces ENTRYPOINT and drops CMD), variables expanded. `None`: the image's.
+    /// `command` of the manifest with variables expanded. It replaces ENTRYPOINT and drops CMD. `None` means
+    /// the image's.
     pub command: Option<Vec<String>>,
-    /// `args` of the manifest (replaces CMD), variables expanded.
+    /// `args` of the manifest with variables expanded. It replaces CMD.
     pub args: Option<Vec<String>>,
-    /// Complete environment from the manifest, in order; it overrides the image's.
+    /// The complete environment from the manifest, in order. It overrides the image's.
     pub env: Vec<(String, String)>,
-    /// Working directory; `None`: the image's, else `/`. Created if missing.
+    /// The working directory; created if missing. `None` means the image's, or `/` if the image has none.
     pub working_dir: Option<String>,
-    /// Mounts in the order they must be made.
+    /// Mounts, in the order in which they must be made. They include the file at the terminationMessagePath.
     pub mounts: Vec<Mount>,
     /// Read-only root file system.
     pub read_only_rootfs: bool,
     /// Keep the default masked and read-only paths of /proc and /sys.
     pub mask_paths: bool,
-    /// Its identity.
+    /// The identity of the container's processes.
     pub identity: Identity,
     /// Limits of this container.
     pub resources: Resources,
     /// The path of the log, in CRI format. The directory exists.
     pub log_path: PathBuf,
-    /// Its size limits. Runtimes with their own logs ignore them.
+    /// The size limits of the log. Runtimes that write their own logs ignore them.
     #[serde(default)]
     pub log_limits: LogLimits,
-    /// The file mounted at the container's terminationMessagePath is among `mounts`; it needs nothing here.
-    /// Signal used by [`crate::Runtime::terminate`], for example `SIGTERM`; `None`: the image's, else
-    /// SIGTERM.
+    /// The signal that [`crate::Runtime::terminate`] sends, for example `SIGTERM`. `None` means the image's
+    /// signal, or SIGTERM if the image has none.
     pub stop_signal: Option<String>,
     /// Keep stdin open.
     pub stdin: bool,
-    /// Give it a terminal.
+    /// Give the container a terminal.
     pub tty: bool,
     /// Labels for runtimes that keep them.
     pub labels: BTreeMap<String, String>,
@@ -503,17 +503,17 @@ pub struct Started {
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Exit code; 128 + signal when a signal ended it.
+    /// The exit code; 128 + signal if a signal ended it.
     pub code: i32,
     /// The signal, if one ended it.
     pub signal: Option<i32>,
-    /// The kernel killed it because it was out of memory.
+    /// Whether the kernel killed it because it was out of memory.
     pub oom_killed: bool,
     /// When the user's program was started.
     pub started_at: SystemTime,
     /// When it ended.
     pub finished_at: SystemTime,
-    /// Further information for users: that the exit was not caused by the program.
+    /// Further information for users, if the exit was not caused by the program.
     pub detail: Option<String>,
 }
 
@@ -522,12 +522,12 @@ pub struct Exit {
 pub struct Adopted {
     /// Its id.
     pub id: ContainerId,
-    /// `name` in the manifest; empty if that is lost.
+    /// `name` in the manifest; empty if it is not known any more.
     pub name: String,
-    /// When its program was started; `None`: never. Remove such a container: the embedded runtime cannot
-    /// start it any more.
+    /// When its program was started. `None` if it never was. Remove such a container, because the embedded
+    /// runtime can no longer start it.
     pub started: Option<Started>,
-    /// How it ended, if it has.
+    /// How it ended, if it has ended.
     pub exit: Option<Exit>,
 }
 
@@ -536,18 +536,18 @@ pub struct Adopted {
 pub struct ExecRequest {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Kill it after this long.
+    /// Kill the command after this time.
     pub timeout: Option<Duration>,
-    /// The maximum size of stdout and stderr together that is kept.
+    /// The maximum number of bytes of stdout and stderr together that are kept.
     pub output_limit: usize,
 }
 
 /// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Exit code; 128 + signal if a signal ended it. `None` if it timed out.
+    /// The exit code; 128 + signal if a signal ended it. `None` if it timed out.
     pub code: Option<i32>,
-    /// stdout and stderr, interleaved in order of arrival, cut at the limit.
+    /// stdout and stderr in the order of arrival, truncated at the limit.
     pub output: Vec<u8>,
 }
 
@@ -556,9 +556,9 @@ pub struct ExecOutput {
 pub struct ExecStreamsRequest {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Connect standard input; else it is empty.
+    /// Connect standard input. Otherwise it is empty.
     pub stdin: bool,
-    /// Give it a terminal of this size for all its streams.
+    /// Give the command a terminal of this size for all its streams.
     pub terminal: Option<WindowSize>,
 }
 
@@ -567,31 +567,31 @@ pub struct ExecStreamsRequest {
 pub struct WindowSize {
     /// Characters in a line.
     pub columns: u16,
-    /// Lines.
+    /// The number of lines.
     pub rows: u16,
 }
 
 /// The standard input of a command.
 pub type Input = Box<dyn AsyncWrite + Send + Unpin>;
-/// The output of a command. An error is also its end: a terminal ends with one.
+/// The output of a command. An error also means its end, because a terminal ends with an error.
 pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 
 /// The streams of a running command, or of a container's own program.
 pub struct ProcessStreams {
-    /// Resolves to its exit code, 128 + signal if a signal ended it, also if the container ended. Its output
-    /// may not have been read by then. If dropped early, a command and its children are killed; a container's
-    /// own program keeps running.
+    /// Resolves to the exit code (128 + signal if a signal ended it), also if the container ended. Not all
+    /// output may have been read by then. If this is dropped early, a command and its children are killed,
+    /// but a container's own program keeps running.
     ///
-    /// It comes first, so that it is dropped first: closing a terminal's input hangs up the command, and its
-    /// children could not be found any more.
+    /// This is the first field, so that it is dropped first. Closing a terminal's input first would hang up
+    /// the command, and its children could no longer be found.
     pub done: Pin<Box<dyn Future<Output = Result<i32, RuntimeError>> + Send>>,
     /// Its standard input, if it was requested and the program has one.
     pub stdin: Option<Input>,
-    /// Its standard output; with a terminal, everything.
+    /// Its standard output. With a terminal, this is all its output.
     pub stdout: Output,
-    /// Its standard error; `None` with a terminal.
+    /// Its standard error. `None` with a terminal.
     pub stderr: Option<Output>,
-    /// Changes the size of its terminal; does nothing if there is none.
+    /// Changes the size of its terminal. Does nothing if there is no terminal.
     pub resize: Box<dyn Fn(WindowSize) + Send + Sync>,
 }
 
@@ -600,31 +600,31 @@ pub struct ProcessStreams {
 pub struct Stats {
     /// CPU time since its start.
     pub cpu: Option<Duration>,
-    /// Memory that cannot be reclaimed easily: the kubelet's working set, in bytes.
+    /// The kubelet's working set in bytes: memory that cannot be reclaimed easily.
     pub memory_bytes: Option<u64>,
 }
 
 /// Why a runtime operation failed. [`RuntimeError::reason`] is Kubernetes' reason.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The pod asks for something that this machine, or the runtime, does not have (`CreateContainerConfigError`). Neither
-    /// changes while a pod waits.
+    /// The pod requires something that this machine or the runtime does not have
+    /// (`CreateContainerConfigError`). Waiting does not change this.
     #[error("{0}")]
     Config(String),
-    /// The user of a container is not one it may run as (`CreateContainerConfigError`). Neither image nor machine changes
-    /// while a pod waits.
+    /// A container must not or cannot run as its user (`CreateContainerConfigError`). Waiting changes neither
+    /// the image nor the machine.
     #[error("{detail}")]
     User {
-        /// Why not.
+        /// Why the user is refused.
         cause: UserFault,
         /// What is wrong, and how to fix it.
         detail: String,
     },
-    /// A volume cannot be mounted where the container wants it (`CreateContainerError`): the image, or the path on this machine,
-    /// is not made for it.
+    /// A volume cannot be mounted at its path in the container (`CreateContainerError`), because of the image
+    /// or of the path on this machine.
     #[error("{detail}")]
     MountPoint {
-        /// Where.
+        /// The path in the container.
         target: PathBuf,
         /// What is wrong.
         detail: String,
@@ -635,29 +635,30 @@ pub enum RuntimeError {
     /// The kernel does not have a sysctl, or refuses its value (`CreateContainerConfigError`).
     #[error("{detail}")]
     Sysctl {
-        /// Its name.
+        /// The name of the sysctl.
         name: String,
         /// What is wrong.
         detail: String,
     },
-    /// The image cannot be run: it has no program, or something else where a container needs a directory
-    /// (`CreateContainerError`).
+    /// The image cannot be run (`CreateContainerError`). It has no program, or it has something else where a
+    /// container needs a directory.
     #[error("{0}")]
     Image(String),
     /// Creating the container or sandbox failed (`CreateContainerError`).
     #[error("{0}")]
     Create(String),
-    /// A port of the host could not be opened for the pod (`CreateContainerError`).
+    /// A port of the host cannot be opened for the pod (`CreateContainerError`).
     #[error("{detail}")]
     HostPort {
-        /// Which.
+        /// The port of the host.
         port: u16,
         /// What cannot be done, and how to fix it.
         detail: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The program could not be exec'd (`StartError`, exit code 128; 127 when it was not found is never used).
+    /// The program could not be exec'd (`StartError`, exit code 128). Exit code 127 for a missing program is
+    /// never used.
     #[error("{0}")]
     Start(String),
     /// No such container or sandbox.
@@ -668,21 +669,21 @@ pub enum RuntimeError {
         /// The requested id.
         id: String,
     },
-    /// Everything else.
+    /// Any other failure.
     #[error("{0}")]
     Other(String),
 }
 
-/// Why a container may not run as its user.
+/// Why a container cannot run as its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserFault {
-    /// It would be root, or may be, and the pod forbids that.
+    /// The user is root, or could be, and the pod forbids that.
     RootForbidden,
-    /// There is no such user or group where the container would run.
+    /// The user or group does not exist where the container would run.
     NoSuchId,
-    /// There is one id for the whole pod, and another container has it as another user.
+    /// The whole pod has only one id, and another container already uses it as a different user.
     OtherUser,
-    /// The image names a user or group that its own tables do not have.
+    /// The image names a user or group that its own tables do not contain.
     NoSuchName,
 }
 
@@ -690,7 +691,7 @@ impl RuntimeError {
     /// Kubernetes' waiting or terminated reason for this failure (R5.46, R5.47).
     pub fn reason(&self) -> &'static str {
         match self {
-            // The kubelet leaves names to the container runtime.
+            // The kubelet leaves the lookup of names to the container runtime.
             RuntimeError::User { cause: UserFault::NoSuchName, .. } => "CreateContainerError",
             RuntimeError::Config(_) | RuntimeError::User { .. } | RuntimeError::Sysctl { .. } => {
                 "CreateContainerConfigError"

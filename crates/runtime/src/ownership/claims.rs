@@ -1,8 +1,8 @@
-//! The directories of pods, each locked by the process that runs the pod.
+//! Pod directories, each locked by the process that runs the pod.
 //!
-//! Between its creation and its lock, a directory must not be taken for an orphan. So a process that creates
-//! one holds a shared lock on the parent, and a process that looks for orphans holds it exclusively while it
-//! checks each one.
+//! After a directory is created and before it is locked, another process must not take it for an orphan. A
+//! process that creates a directory therefore holds a shared lock on the parent. A process that looks for
+//! orphans holds an exclusive lock on the parent while it checks each one.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ use super::{MARK, Mark, Owner, is_marked, read_mark, write_mark};
 use crate::errno::errno_text;
 use crate::{RuntimeError, SandboxId, mounts, private};
 
-/// The pod directories of one runtime, each locked until it is gone.
+/// The pod directories of one runtime. Each stays locked until it is removed.
 #[derive(Debug)]
 pub struct Claims {
     owner: Owner,
@@ -29,7 +29,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// No pods yet; `runtime` is the name users see.
+    /// Creates an empty set. `runtime` is the name that users see.
     pub fn new(owner: Owner, runtime: &'static str) -> Self {
         Claims { owner, runtime, held: Mutex::default() }
     }
@@ -69,7 +69,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Pods below a directory that belong to the node, and not to another runtime of it.
+    /// The pods below a directory that belong to this node and this runtime.
     pub fn marked(&self, pods: &Path) -> io::Result<Vec<SandboxId>> {
         let mut marked = Vec::new();
         for entry in fs::read_dir(pods)? {
@@ -81,9 +81,9 @@ impl Claims {
         Ok(marked)
     }
 
-    /// Releases a pod's directory. It is removed, unless it has contents that are not the runtime's: then it
-    /// stays locked until their owner has removed the directory, because if this process dies before that,
-    /// another one has to do it.
+    /// Releases a pod's directory and removes it. If the directory contains entries that are not the
+    /// runtime's, it stays locked until their owner has removed it. If this process dies before that, the
+    /// lock becomes free, and another process removes the directory.
     pub fn release(&self, dir: &Path) {
         let mut held = self.held();
         let own = |entry: fs::DirEntry| ["lock", MARK].iter().any(|own| entry.file_name() == *own);
@@ -95,21 +95,21 @@ impl Claims {
         }
     }
 
-    /// The locks of directories that still exist.
+    /// The locks of the directories that still exist.
     fn held(&self) -> MutexGuard<'_, HashMap<PathBuf, OwnedFd>> {
-        // A panic cannot leave the map half changed.
+        // A panic cannot leave the map in a partly changed state.
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|dir, _| dir.join("lock").exists());
         held
     }
 }
 
-/// Creates a pod's directory and locks it; `None` if another process has it.
+/// Creates a pod's directory and locks it. `None` if another process holds the lock.
 fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let parent = dir.parent().unwrap_or(Path::new("/"));
     private::make_all(parent)?;
     let _makers = lock_parent(parent, FlockOperation::LockShared)?;
-    // Each round starts over because the locked directory was just removed as an orphan.
+    // Another round is needed if the locked directory was just removed as an orphan.
     for _ in 0..16 {
         private::make(dir)?;
         match try_lock(dir, OFlags::CREATE) {
@@ -120,7 +120,8 @@ fn try_claim(dir: &Path) -> io::Result<Option<OwnedFd>> {
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
 }
 
-/// Locks a directory's lock file; `None` if another process has it. Not found if it is gone by then.
+/// Locks a directory's lock file. `None` if another process holds the lock. The error is `NotFound` if the
+/// directory no longer exists.
 fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     let path = dir.join("lock");
     let lock = rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::from_raw_mode(0o600))?;
@@ -136,7 +137,7 @@ fn try_lock(dir: &Path, flags: OFlags) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Locks the parent of all pods' directories, as long as the returned value exists.
+/// Locks the parent of all pod directories for as long as the returned value exists.
 fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = rustix::fs::open(parent, flags, Mode::empty())?;
@@ -148,8 +149,9 @@ fn lock_parent(parent: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     }
 }
 
-/// Locks a pod's directory if it has no owner. One without a lock has none: its creator died before it could
-/// lock it, or its remover before it was done. Those of the node have one, even if it is down.
+/// Locks a pod's directory if it has no owner. A directory without a lock file has no owner: its creator died
+/// before it could lock it, or its remover died before it was done. Directories of the node always have an
+/// owner, even while the node is down.
 pub fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     let _alone = lock_parent(dir.parent().unwrap_or(Path::new("/")), FlockOperation::LockExclusive)?;
     if is_marked(dir) {
@@ -157,7 +159,7 @@ pub fn lock_orphan(dir: &Path) -> io::Result<Option<OwnedFd>> {
     }
     match try_lock(dir, OFlags::empty()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::remove_dir(dir) {
-            // It was empty, which is also what a living owner leaves for a moment at the end.
+            // The directory was empty. A living owner also leaves it empty for a moment at the end.
             Ok(()) => Ok(None),
             Err(_) => try_lock(dir, OFlags::CREATE),
         },
@@ -209,7 +211,7 @@ mod tests {
         assert!(claims.held().is_empty());
     }
 
-    /// A process that creates a directory never finds it taken by one that looks for orphans.
+    /// A process that creates a directory never finds it locked by a process that looks for orphans.
     #[test]
     fn makers_and_cleaners_do_not_meet() {
         let dir = tempfile::tempdir().unwrap();
@@ -244,7 +246,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pods = dir.path().join("pods");
         let (pod, other) = (pods.join("pod"), pods.join("other"));
-        // A child that another test has just forked holds the lock as well, until it runs its program.
+        // A child process that another test has just forked also holds the lock until it executes its
+        // program.
         let open = || match NodeIdentity::open(dir.path()) {
             Err(NodeError::Taken { .. }) => {
                 std::thread::yield_now();

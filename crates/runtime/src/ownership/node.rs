@@ -1,4 +1,5 @@
-//! The node of a state directory: one process at a time, with an identity that outlives it.
+//! The node of a state directory. Only one process at a time is the node, and its identity outlives the
+//! process.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -11,11 +12,11 @@ use rustix::io::Errno;
 
 use crate::{SandboxId, private};
 
-/// Identities are 32 hexadecimal digits.
+/// The length of an identity in hexadecimal digits.
 const ID_LENGTH: usize = 32;
 
 /// Proof that this process is the node of a state directory. Another process can take over when the last copy
-/// of this is dropped, or this process has ended.
+/// of this is dropped or this process ends.
 #[derive(Debug, Clone)]
 pub struct NodeIdentity(Arc<Node>);
 
@@ -23,7 +24,7 @@ pub struct NodeIdentity(Arc<Node>);
 struct Node {
     id: String,
     state_dir: PathBuf,
-    /// On the state directory, and on a file in it that names the process.
+    /// Locks on the state directory, and on a file in it that contains the pid.
     _locks: [OwnedFd; 2],
 }
 
@@ -70,8 +71,8 @@ impl NodeIdentity {
             let pid = String::from_utf8_lossy(&text).trim().parse().ok();
             NodeError::Taken { state_dir: state_dir.to_owned(), pid }
         };
-        // A file can be removed and made again by somebody who clears up; the state directory cannot while a
-        // node uses it.
+        // Somebody who cleans up could remove the file and create it again. The state directory cannot be
+        // removed while a node uses it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let whole = rustix::fs::open(state_dir, flags, Mode::empty())
             .map_err(|error| failed(state_dir)(error.into()))?;
@@ -88,7 +89,7 @@ impl NodeIdentity {
             Err(Errno::WOULDBLOCK) => return Err(taken()),
             Err(error) => return Err(failed(&path)(error.into())),
         }
-        // For people: only the lock counts.
+        // The pid is only for people. Only the lock counts.
         let _ = fs::write(&path, std::process::id().to_string());
         let path = dir.join("id");
         let id = match read_id(&path) {
@@ -99,18 +100,18 @@ impl NodeIdentity {
         Ok(NodeIdentity(Arc::new(Node { id, state_dir: state_dir.to_owned(), _locks: [whole, lock] })))
     }
 
-    /// The identity of the node, the same for every process of it.
+    /// The identity of the node, the same for all its processes.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// The directory of one of its pods.
+    /// The directory of one of the node's pods.
     pub fn pod_dir(&self, id: &SandboxId) -> PathBuf {
         self.0.state_dir.join("pods").join(&id.0)
     }
 }
 
-/// The identity in a file; `None` if there is none, or no valid one.
+/// Reads an identity from a file. `None` if the file does not exist or has no valid identity.
 fn read_id(path: &Path) -> io::Result<Option<String>> {
     let text = match private::read(path, 1024) {
         Ok(text) => String::from_utf8_lossy(&text).into_owned(),
@@ -128,8 +129,8 @@ fn read_id(path: &Path) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Generates an identity and stores it, once for the life of the state directory: synced to disk, so that it
-/// survives a power loss.
+/// Generates an identity and stores it, once in the lifetime of the state directory. The file is synced to
+/// disk, so that it survives a power failure.
 fn make_id(path: &Path) -> io::Result<String> {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     let id: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();

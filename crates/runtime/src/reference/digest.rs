@@ -1,4 +1,4 @@
-//! `sha256:…` names and readers that compute them on the way.
+//! SHA-256 digests (`sha256:…`), and a reader that computes one while it reads.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -9,10 +9,10 @@ use sha2::{Digest as _, Sha256};
 /// Why a text is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
-    /// Another algorithm, or none.
+    /// It has another algorithm, or none.
     #[error("digest {0:?} is not of the form sha256:<64 hexadecimal digits>")]
     Form(String),
-    /// The part after the algorithm.
+    /// The part after the algorithm is not valid.
     #[error("digest {0:?} does not have 64 lower-case hexadecimal digits")]
     Digits(String),
 }
@@ -28,12 +28,12 @@ impl Digest {
         Self::finish(Sha256::new_with_prefix(bytes))
     }
 
-    /// The digest of everything that went into `hasher`.
+    /// The digest of everything that was written to `hasher`.
     pub fn finish(hasher: Sha256) -> Self {
         Digest(hex(&hasher.finalize()))
     }
 
-    /// 64 hexadecimal digits.
+    /// The 64 hexadecimal digits.
     pub fn hex(&self) -> &str {
         &self.0
     }
@@ -82,19 +82,20 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Hashes everything read through it.
+/// Computes the digest of everything that is read through it.
 pub struct HashingReader<R> {
     inner: R,
     hasher: Sha256,
 }
 
 impl<R: Read> HashingReader<R> {
-    /// Reads from `inner`.
+    /// Wraps `inner`.
     pub fn new(inner: R) -> Self {
         HashingReader { inner, hasher: Sha256::new() }
     }
 
-    /// Reads the rest, since the digest covers everything, and returns it.
+    /// Reads the rest of the input, because the digest covers everything. Returns the digest and the inner
+    /// reader.
     pub fn finish(mut self) -> io::Result<(Digest, R)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((Digest::finish(self.hasher), self.inner))

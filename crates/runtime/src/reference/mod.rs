@@ -1,4 +1,4 @@
-//! Image references.
+//! Parses image references: names in registries, and paths of images on this machine.
 
 pub mod digest;
 
@@ -13,47 +13,47 @@ use digest::{Digest, DigestError};
 /// Why a text is not a reference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    /// There is no text.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
     /// `rootfs:` without an absolute path.
     #[error("rootfs: needs an absolute path")]
     RelativeRootfs,
-    /// `oci:` and the like without a path.
+    /// `oci:` or another prefix without a path.
     #[error("a path must follow the colon")]
     NoPath,
-    /// `oci:PATH:` and the like.
+    /// A path with a colon but without a tag, such as `oci:PATH:`.
     #[error("the tag after the last colon is empty")]
     EmptyTag,
-    /// The part after `@`.
+    /// The part after `@` is not a digest.
     #[error(transparent)]
     Digest(#[from] DigestError),
-    /// The part after the last colon.
+    /// The part after the last colon is not a tag.
     #[error("tag {0:?} is not 1 to 128 letters, digits, '_', '.' or '-' (not '.' or '-' at first)")]
     Tag(String),
-    /// Host and port.
+    /// The host or port of the registry is not valid.
     #[error("registry {registry:?} {fault}")]
     Registry {
-        /// What was written.
+        /// The registry as it was written.
         registry: String,
         /// What is wrong with it.
         fault: RegistryFault,
     },
-    /// Only a registry.
+    /// There is only a registry, without a repository.
     #[error("it has no repository name")]
     NoRepository,
-    /// Registries have no upper case.
+    /// The repository has upper-case letters, which registries do not allow.
     #[error("repository name {0:?} must be lower case")]
     UpperCase(String),
-    /// A part between slashes.
+    /// A part of the repository between slashes is not valid.
     #[error("repository name {path:?} has a part {part:?} that is not a valid name")]
     RepositoryPart {
-        /// The whole name.
+        /// The whole repository.
         path: String,
-        /// The part.
+        /// The part that is not valid.
         part: String,
     },
-    /// More than registries and runtimes take.
+    /// The name is longer than registries and runtimes accept.
     #[error(
         "its name has {length} characters with its registry, {registry}/…; at most {NAME_MAX} are allowed before the tag"
     )]
@@ -65,19 +65,19 @@ pub enum ReferenceError {
     },
 }
 
-/// What is wrong with host and port of a registry.
+/// What is wrong with the host or the port of a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryFault {
     /// `[` without `]`.
     #[error("has no closing bracket")]
     Bracket,
-    /// Something else in brackets.
+    /// The text in brackets is not an IPv6 address.
     #[error("is not an IPv6 address in brackets")]
     Ipv6,
-    /// Characters that no host has.
+    /// It has characters that no host name has.
     #[error("is not a host name")]
     Host,
-    /// Not a port.
+    /// The part after the colon is not a port.
     #[error("has a port that is not a number below 65536")]
     Port,
 }
@@ -89,9 +89,9 @@ pub enum Source {
     Rootfs(PathBuf),
     /// `oci:DIR[:TAG]`: an OCI image layout.
     OciDir(Local),
-    /// `oci-archive:FILE[:TAG]`: the same in a tar file.
+    /// `oci-archive:FILE[:TAG]`: an OCI image layout in a tar file.
     OciArchive(Local),
-    /// `docker-archive:FILE[:TAG]`: what `docker save` writes.
+    /// `docker-archive:FILE[:TAG]`: a file that `docker save` writes.
     DockerArchive(Local),
     /// Anything else: a name in a registry.
     Registry(Name),
@@ -102,12 +102,12 @@ pub fn is_on_disk(reference: &str) -> bool {
     ["rootfs:", "oci:", "oci-archive:", "docker-archive:"].iter().any(|prefix| reference.starts_with(prefix))
 }
 
-/// Why a reference is not one; `None` if it can be parsed.
+/// Why a text is not a reference. `None` if it can be parsed.
 pub fn invalid_reference(reference: &str) -> Option<ReferenceError> {
     Source::parse(reference).err()
 }
 
-/// Why this user cannot read a local image that exists; `None` if it can, or if there is none.
+/// Why this user cannot read an existing local image. `None` if the user can, or if there is no such image.
 pub fn unreadable_on_disk(reference: &str) -> Option<String> {
     let (path, rights) = match Source::parse(reference).ok()? {
         Source::Rootfs(path) => (path, Access::READ_OK | Access::EXEC_OK),
@@ -123,7 +123,7 @@ pub fn unreadable_on_disk(reference: &str) -> Option<String> {
     }
 }
 
-/// Why a local image does not exist; `None` if it does, or if it comes from a registry.
+/// Why a local image does not exist. `None` if it does, or if it comes from a registry.
 pub fn missing_on_disk(reference: &str) -> Option<String> {
     if !is_on_disk(reference) {
         return None;
@@ -147,7 +147,7 @@ pub fn missing_on_disk(reference: &str) -> Option<String> {
     }
 }
 
-/// A file or directory with images, and which of them.
+/// A file or directory with images, and the tag of one of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Local {
     /// The path of the file or directory.
@@ -182,11 +182,11 @@ const NAME_MAX: usize = 255;
 pub struct Name {
     /// Host and port: `docker.io`, `localhost:5000`, `[::1]:5000`.
     pub registry: String,
-    /// `library/busybox`.
+    /// The path in the registry, such as `library/busybox`.
     pub repository: String,
     /// `latest` unless a tag or a digest is given.
     pub tag: Option<String>,
-    /// Given with `@`; wins over the tag.
+    /// The digest after `@`. It takes precedence over the tag.
     pub digest: Option<Digest>,
 }
 
@@ -223,7 +223,7 @@ impl Name {
             None => (reference, None),
         };
         let (rest, tag) = match rest.rsplit_once(':') {
-            // A colon before a slash is that of a port.
+            // A colon before a slash belongs to a port.
             Some((rest, tag)) if !tag.contains('/') => (rest, Some(tag.to_owned())),
             _ => (rest, None),
         };
@@ -232,7 +232,8 @@ impl Name {
         }
         let (registry, path) = match rest.split_once('/') {
             Some((host, path)) if is_host(host) => {
-                // Detected by its upper case: in lower case it would be a name on Docker Hub.
+                // A host is recognised by its upper case here. In lower case it would be a name on Docker
+                // Hub.
                 let lower = host.to_ascii_lowercase();
                 (if is_host(&lower) { lower } else { host.to_owned() }, path)
             }
@@ -246,7 +247,7 @@ impl Name {
         } else {
             path.to_owned()
         };
-        // Container runtimes and registries measure the full name, also where only its end was written.
+        // Container runtimes and registries limit the full name, even if only its end was written.
         let length = registry.len() + 1 + repository.len();
         if length > NAME_MAX {
             return Err(ReferenceError::TooLong { length, registry });

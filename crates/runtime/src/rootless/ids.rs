@@ -1,8 +1,8 @@
-//! The mapping of the ids of a user namespace.
+//! The id mapping of a user namespace.
 
 use std::fs;
 
-/// The format of /proc/PID/uid_map.
+/// An id mapping in the format of /proc/PID/uid_map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdMap(Vec<Extent>);
 
@@ -14,7 +14,7 @@ struct Extent {
 }
 
 impl IdMap {
-    /// Reads a map. Without one (a kernel without user namespaces) all ids are unchanged.
+    /// Reads a map. On a kernel without user namespaces there is none, and all ids are unchanged.
     pub(super) fn read(path: &str) -> Self {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text),
@@ -35,17 +35,17 @@ impl IdMap {
         self.0 == [Extent { inside: 0, outside: 0, count: u32::MAX }]
     }
 
-    /// Whether the namespace has such an id.
+    /// Whether the namespace has this id.
     pub fn contains(&self, id: u32) -> bool {
         self.outside(id).is_some()
     }
 
-    /// The number of ids.
+    /// The number of mapped ids.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|extent| u64::from(extent.count)).sum()
     }
 
-    /// The id outside of the namespace.
+    /// The id outside of the namespace that corresponds to an id inside.
     pub fn outside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|extent| {
             let offset = id.checked_sub(extent.inside).filter(|offset| *offset < extent.count)?;

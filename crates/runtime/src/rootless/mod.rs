@@ -1,4 +1,4 @@
-//! The privileges of this process: root, or an ordinary user who is root of a user namespace only.
+//! The privileges of this process. It is root, or an ordinary user who is root only in a user namespace.
 
 mod ids;
 mod subordinate;
@@ -22,7 +22,8 @@ pub struct Standing {
     gids: IdMap,
 }
 
-/// The privileges this process was started with. Determined once: namespaces it joins later do not change it.
+/// The privileges that this process was started with. They are determined once, and do not change when it
+/// joins namespaces later.
 pub fn standing() -> &'static Standing {
     static STANDING: OnceLock<Standing> = OnceLock::new();
     STANDING.get_or_init(|| Standing {
@@ -32,12 +33,12 @@ pub fn standing() -> &'static Standing {
 }
 
 impl Standing {
-    /// Whether this is a user namespace with fewer privileges than the machine's.
+    /// Whether this process is in a user namespace with fewer privileges than the machine's own.
     pub fn is_rootless(&self) -> bool {
         !self.uids.is_whole()
     }
 
-    /// Whether there is only one user here, so that everything belongs to it.
+    /// Whether the namespace has only one user, who owns everything.
     pub fn has_one_id(&self) -> bool {
         self.uids.count() <= 1 || self.gids.count() <= 1
     }
@@ -52,13 +53,13 @@ impl Standing {
         &self.gids
     }
 
-    /// The first id after that of the user itself, as seen from the machine: it distinguishes sets of ids.
+    /// The first id after the user's own, as seen from the machine. It differs between sets of ids.
     pub fn first_extra_id(&self) -> Option<u32> {
         self.uids.outside(1)
     }
 }
 
-/// Why an id is not in a map of this user namespace, and how to get it.
+/// Explains why an id is not in a map of this user namespace, and how to get it.
 pub fn why_not_mapped(standing: &Standing, map: &IdMap) -> String {
     match standing.has_one_id() {
         false => {
@@ -71,7 +72,7 @@ pub fn why_not_mapped(standing: &Standing, map: &IdMap) -> String {
     }
 }
 
-/// Why all containers of a pod have to be one user, and how to change that.
+/// Explains why all containers of a pod must run as one user, and how to change that.
 pub fn why_one_id() -> String {
     let missing = match ranges(real_uid()) {
         Err(missing) => missing.to_string(),
@@ -86,19 +87,20 @@ pub fn one_id_only() -> bool {
     standing().is_rootless() && standing().has_one_id()
 }
 
-/// The user of this process, as seen from outside the user namespace it may be root of.
+/// The user of this process as seen from outside of its user namespace.
 pub fn real_uid() -> u32 {
     let own = rustix::process::geteuid().as_raw();
     standing().uids.outside(own).unwrap_or(own)
 }
 
-/// Whether this process has root privileges, possibly in a user namespace only.
+/// Whether this process has root privileges, possibly only in a user namespace.
 pub fn has_powers() -> bool {
     rustix::process::geteuid().is_root()
         && rustix::thread::capabilities(None).is_ok_and(|p| p.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// The default state directory: root's, or the user's own by the XDG rules. `None` for a user without a home.
+/// The default state directory: root's, or the user's own by the XDG rules. `None` for a user without a home
+/// directory.
 pub fn default_state_dir() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     state_dir_of(real_uid(), variable("XDG_DATA_HOME"), variable("HOME"))
@@ -106,7 +108,7 @@ pub fn default_state_dir() -> Option<PathBuf> {
 
 fn state_dir_of(uid: u32, data: Option<PathBuf>, home: Option<PathBuf>) -> Option<PathBuf> {
     match uid {
-        // Regardless of user variables that sudo has kept.
+        // Root does not use the variables of a user that sudo may have kept.
         0 => Some(PathBuf::from(STATE_DIR_OF_ROOT)),
         _ => data.or_else(|| Some(home?.join(".local/share"))).map(|dir| dir.join("outrigger")),
     }

@@ -1,15 +1,15 @@
-//! The ids an administrator has set aside for a user: /etc/subuid and /etc/subgid.
+//! The subordinate ids of a user, which an administrator assigns in /etc/subuid and /etc/subgid.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// The kernel's limit for one map, minus the line for the user's own id.
+/// The kernel's limit of lines in one map, minus the line for the user's own id.
 const LINES_MAX: usize = 339;
 
-/// First id and count.
+/// The first id and the number of ids.
 type Range = (u32, u32);
 
-/// The ids that can be mapped for a user besides its own.
+/// The ids that can be mapped for a user in addition to its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranges {
     /// From /etc/subuid.
@@ -20,13 +20,13 @@ pub struct Ranges {
     pub programs: (PathBuf, PathBuf),
 }
 
-/// Why a user has no ids besides its own. The text says how to fix it.
+/// Why a user has no ids in addition to its own. The text says how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoRanges {
     /// newuidmap or newgidmap is not installed.
     #[error("newuidmap and newgidmap are missing: install the package uidmap (shadow-utils)")]
     NoPrograms,
-    /// The same, and no ids are set aside either.
+    /// newuidmap or newgidmap is not installed, and no ids are assigned either.
     #[error(
         "newuidmap and newgidmap are missing: install the package uidmap (shadow-utils), and {add}",
         add = add(user)
@@ -35,7 +35,7 @@ pub enum NoRanges {
         /// The user.
         user: String,
     },
-    /// The programs are there, but no ids are set aside.
+    /// The programs are installed, but no ids are assigned.
     #[error("{file} has no ids for user {user}: {add}", add = add(user))]
     NoIds {
         /// /etc/subuid or /etc/subgid.
@@ -48,7 +48,7 @@ pub enum NoRanges {
 /// The ranges of a user.
 ///
 /// # Errors
-/// There are none, or the programs that may map them are missing. The text says how to fix it.
+/// The user has none, or the programs that may map them are missing. The text says how to fix it.
 pub fn ranges(uid: u32) -> Result<Ranges, NoRanges> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let name = user_name(uid, &read("/etc/passwd"));
@@ -71,7 +71,7 @@ fn add(user: &str) -> String {
     format!("have root run `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`")
 }
 
-/// Finds a program, also in directories that may not be in a user's `PATH`.
+/// Finds a program. Also searches directories that may not be in a user's `PATH`.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"].map(PathBuf::from);
@@ -85,7 +85,8 @@ fn user_name(uid: u32, passwd: &str) -> Option<String> {
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
     });
-    // For users of a directory service. A wrong value gains nothing: newuidmap checks for itself.
+    // Users of a directory service are not in the local tables. A wrong value gains nothing, because
+    // newuidmap checks the user itself.
     known.or_else(|| std::env::var("USER").ok().filter(|name| !name.is_empty()))
 }
 
@@ -101,7 +102,7 @@ fn of_user(table: &str, uid: u32, name: &Option<String>) -> Vec<Range> {
     table.lines().filter_map(range).take(LINES_MAX).collect()
 }
 
-/// The arguments of newuidmap: the user's own id as root, then everything set aside for it.
+/// The arguments of newuidmap: the user's own id as root, then all ids that are assigned to it.
 pub fn map_arguments(own: u32, ranges: &[Range]) -> Vec<String> {
     let mut arguments = vec!["0".to_owned(), own.to_string(), "1".to_owned()];
     let mut inside: u32 = 1;

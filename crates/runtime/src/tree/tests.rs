@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::fs::mkdirat;
 
-/// Deeper than what once overflowed the stack.
+/// Deeper than a tree that once overflowed the stack.
 const DEEP: usize = 40_000;
 
 /// Creates nested directories, with a file at the bottom.
@@ -53,7 +53,7 @@ impl Visitor for Count {
 
 #[test]
 fn a_tree_of_any_depth_is_walked_and_removed_with_few_descriptors() {
-    // In memory: some disks take milliseconds to remove a directory.
+    // In memory, because some disks take milliseconds to remove a directory.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -80,7 +80,7 @@ fn a_wide_and_deep_tree_goes_with_all_branches() {
             fs::create_dir_all(at.join(side).join("leaf")).unwrap();
             fs::write(at.join(side).join("file"), "x").unwrap();
         }
-        // A name the removal itself uses.
+        // The removal itself uses this name.
         fs::create_dir(at.join(format!(".outrigger-removed-{level}"))).unwrap();
         at = at.join("a");
     }
@@ -119,7 +119,7 @@ fn no_mount_is_entered_as_root() {
     fs::create_dir_all(tree.join("a/mounted")).unwrap();
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("keep"), "x").unwrap();
-    // On the same file system: the device number does not reveal it.
+    // It is on the same file system, so the device number does not reveal the mount.
     rustix::mount::mount_bind(&precious, tree.join("a/mounted")).unwrap();
     let mut count = Count::default();
     walk(open_root(&tree).unwrap(), &mut count).unwrap();
@@ -142,7 +142,7 @@ fn a_directory_that_is_moved_away_ends_the_walk() {
         let child = open_child(descent.here(), c"d").unwrap();
         descent.down(child).unwrap();
     }
-    // As a container could, to make the walk continue outside of its volume.
+    // A container could do this, to make the walk continue outside of its volume.
     let moved: PathBuf = std::iter::once(tree.clone()).chain((0..20).map(|_| "d".into())).collect();
     fs::rename(moved, dir.path().join("elsewhere")).unwrap();
     let mut result = Ok(());

@@ -1,12 +1,14 @@
-//! Groups of one user: many distributions give every user a group, and make everything writable for it.
+//! Groups with only one user. Many distributions create a group for every user, and make files writable for
+//! it.
 
 use std::fs::File;
 use std::io::Read as _;
 
-/// Larger tables are not read to the end, and then no group is private.
+/// The maximum size of a table. In a larger one, no group counts as private.
 const TABLE_MAX: u64 = 16 << 20;
 
-/// Whether only trusted users are in a group, by the machine's own tables. A group that is not in them is not private.
+/// Whether a group has only trusted users, by the machine's own tables. A group that is not in them is not
+/// private.
 pub(super) fn is_private(gid: u32, is_trusted: impl Fn(u32) -> bool) -> bool {
     match (read("/etc/passwd"), read("/etc/group")) {
         (Some(users), Some(groups)) => is_private_by(&users, &groups, gid, is_trusted),
@@ -34,7 +36,7 @@ fn is_private_by(users: &str, groups: &str, gid: u32, is_trusted: impl Fn(u32) -
     let rows_of_group: Vec<Vec<String>> =
         rows(groups).into_iter().filter(|row| number(row, 2) == Some(gid)).collect();
     let members = rows_of_group.iter().filter_map(|row| row.get(3)).flat_map(|names| names.split(','));
-    // No row: the group is known elsewhere, for example to a directory server, or to nobody.
+    // Without a row, the group is defined elsewhere, for example by a directory server, or not at all.
     !rows_of_group.is_empty()
         && members.map(str::trim).filter(|name| !name.is_empty()).all(is_trusted_name)
         && users.iter().filter(|row| number(row, 3) == Some(gid)).all(|row| is_trusted_row(&row))

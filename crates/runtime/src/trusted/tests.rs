@@ -33,7 +33,7 @@ fn every_directory_on_the_way_counts() {
         );
     }
     assert_eq!(open_dir(&at("plain/none")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    // Links count as what they are, and so does what they lead to.
+    // Both a link and its target are checked.
     symlink(at("plain"), at("good")).unwrap();
     symlink("open/own", at("bad")).unwrap();
     symlink("round", at("round")).unwrap();
@@ -59,20 +59,20 @@ fn directories_and_links_of_others_are_refused_as_root() {
     assert!(said.contains("belongs to user 1234") && said.ends_with(&fix), "{said}");
     let said = refusal(&at("sticky/link"));
     assert!(said.contains("chown -h root "), "{said}");
-    // A group with other members, and a list of other users.
+    // A group with other members, and an access list with other users.
     directory(&at("group"), 0o775);
     open_dir(&at("group")).unwrap();
     chown(at("group"), None, Some(4242)).unwrap();
     assert!(refusal(&at("group")).contains("its group can change"), "{}", refusal(&at("group")));
-    // Nor is a file of theirs read.
+    // Another user's file is not read either.
     fs::write(at("ours/file"), "").unwrap();
     chown(at("ours/file"), Some(1234), None).unwrap();
     let ours = open_dir(&at("ours")).unwrap();
     let said = open_in(ours.as_fd(), &at("ours"), OsStr::new("file")).unwrap_err().to_string();
     assert!(said.contains("belongs to user 1234"), "{said}");
-    // Who has opened a file for writing can still do so when it has another owner.
+    // A process that has opened a file for writing can still write when the file has a new owner.
     assert!(said.contains("put a copy in its place: cp ") && !said.contains("chown"), "{said}");
-    // A state directory is created only where nobody can exchange it.
+    // A state directory is created only where nobody can replace it.
     assert!(make_dir(&at("theirs/new")).is_err());
     make_dir(&at("ours/new/deep")).unwrap();
     make_dir(&at("sticky/new")).unwrap();
@@ -104,7 +104,7 @@ fn files_are_read_inside_of_their_directory() {
     let fd = open_dir(&dir).unwrap();
     let open = |name: &str| open_in(fd.as_fd(), &dir, OsStr::new(name)).map(drop).map_err(|e| e.to_string());
     assert_eq!((open("plain"), open("map")), (Ok(()), Ok(())));
-    // An absolute link may lead to the directory itself, by whatever path that was named.
+    // An absolute link may lead to the directory itself, by any path.
     assert_eq!((open("inside"), open("further")), (Ok(()), Ok(())));
     open_in(fd.as_fd(), &base.path().join("other"), OsStr::new("inside")).unwrap();
     for (name, why) in [
