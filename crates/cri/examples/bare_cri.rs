@@ -1,8 +1,8 @@
-//! Runs the containers of `scripts/bench-run.py` with plain CRI calls, one after another: the baseline for
-//! `outrigger run --runtime cri`.
+//! Runs the containers of `scripts/bench-run.py` with plain CRI calls, one after another. This is the
+//! baseline for `outrigger run --runtime cri`.
 //!
-//!     bare_cri containerd            starts a containerd of its own, says where, and ends it when its input ends
-//!     bare_cri ENDPOINT a|b|c|d|e    runs a case and says how many seconds of it count
+//!     bare_cri containerd            starts a containerd, prints its endpoint, stops it when its input ends
+//!     bare_cri ENDPOINT a|b|c|d|e    runs a case and prints how many seconds of it count
 
 #[path = "../src/wire/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "bare driving needs less of CRI than pods do")]
@@ -28,7 +28,7 @@ use self::wire::{
     SecurityProfile, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
 };
 
-/// How often a container is polled: as often as containerd allows at negligible cost.
+/// How often a container is polled. containerd answers this often at negligible cost.
 const POLL: Duration = Duration::from_millis(2);
 
 const GRACE_SECONDS: i64 = 30;
@@ -86,7 +86,7 @@ async fn drive(endpoint: &str, case: &str) -> Duration {
             let pod = bare.sandbox("d", dir.path()).await;
             let sidecars = bare.sidecars(&pod, 3).await;
             let main = bare.start(&pod, "main", &["/bin/sh", "-c", SIDECAR]).await;
-            // Time for the shells to set their traps.
+            // The shells need time to set their traps.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let begun = Instant::now();
             bare.stop_and_remove(&main).await;
@@ -116,7 +116,7 @@ async fn drive(endpoint: &str, case: &str) -> Duration {
     begun.elapsed()
 }
 
-/// Sidecars that start before the main and stop after it.
+/// Runs a main container, and sidecars that start before it and stop after it.
 async fn job(bare: &Bare, dir: &Path, sidecars: usize) {
     let pod = bare.sandbox("job", dir).await;
     let sidecars = bare.sidecars(&pod, sidecars).await;
@@ -180,7 +180,7 @@ impl Bare {
             image,
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             log_path: format!("{}-{name}.log", pod.id),
-            // The same filter as in a pod: creating it is part of starting.
+            // The same filter as in a pod, because creating it is part of a start.
             linux: Some(LinuxContainerConfig {
                 security_context: Some(LinuxContainerSecurityContext {
                     namespace_options: Some(NAMESPACES),
@@ -201,7 +201,7 @@ impl Bare {
         id
     }
 
-    /// Each has started before the next one begins.
+    /// Starts sidecars one after another. Each has started before the next one begins.
     async fn sidecars(&self, pod: &Pod, count: usize) -> Vec<String> {
         let mut all = Vec::new();
         for number in 0..count {

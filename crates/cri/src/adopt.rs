@@ -1,7 +1,8 @@
 //! Adopts the pods of the node's previous process.
 //!
-//! The runtime keeps sandboxes, containers and their labels, but not the configuration of a sandbox, which is
-//! needed again for every container in it: that is kept in a file in the pod's directory.
+//! The runtime keeps sandboxes, containers and their labels, but not the configuration of a sandbox. Every
+//! container that is created in the sandbox needs that configuration again, so a file in the pod's directory
+//! keeps it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,9 +21,10 @@ use super::wire::{
 use super::{Inner, owner, wait};
 use outrigger_runtime::{Adopted, ContainerId, RuntimeError, Sandbox, SandboxId, SandboxSpec, Started};
 
-/// The sandbox's configuration, in its pod's directory.
+/// The file in the pod's directory with the sandbox's configuration.
 const FILE: &str = "cri-sandbox.json";
-/// The runtime's id of the sandbox, once it is created. Without this file it is unknown whether it was.
+/// The file with the runtime's id of the sandbox, written when the sandbox is created. Without this file it
+/// is unknown whether it was created.
 const MADE: &str = "cri-sandbox.id";
 
 /// Writes the configuration of a sandbox, before it is created.
@@ -36,8 +38,8 @@ pub(super) fn write_down(spec: &SandboxSpec) -> Result<(), RuntimeError> {
         .map_err(|error| cannot_write(dir, &error))
 }
 
-/// Writes down which sandbox is the pod's, before it is used: there may be another with the same labels, which a process
-/// before this one asked for and did not live to see.
+/// Stores which sandbox is the pod's, before it is used. Another sandbox may have the same labels: a previous
+/// process may have requested it and died before the answer.
 pub(super) fn write_made(dir: &Path, id: &str) -> Result<(), RuntimeError> {
     replace(dir, MADE, id.as_bytes()).map_err(|error| cannot_write(dir, &error))
 }
@@ -54,15 +56,15 @@ fn cannot_write(dir: &Path, error: &io::Error) -> RuntimeError {
     RuntimeError::Create(format!("cannot write in {}: {error}", dir.display()))
 }
 
-/// Removes what [`write_down`] and [`write_made`] wrote.
+/// Removes the files of [`write_down`] and [`write_made`].
 pub(super) fn forget(dir: &Path) {
-    // What cannot be removed now is gone with the directory.
+    // Files that cannot be removed now are removed with the directory.
     for name in [MADE, FILE] {
         let _ = fs::remove_file(dir.join(name));
     }
 }
 
-/// The sandbox that was made for a pod, by the runtime's name.
+/// The runtime's id of the sandbox that was created for a pod.
 fn made(dir: &Path) -> Option<String> {
     fs::read_to_string(dir.join(MADE)).ok().filter(|id| !id.is_empty())
 }
@@ -94,7 +96,7 @@ impl Inner {
         Ok(ids.into_iter().collect())
     }
 
-    /// Adopts a sandbox with its containers. Runs to completion even if the caller is gone.
+    /// Adopts a sandbox with its containers. Runs to completion even if the caller goes away.
     pub(super) async fn adopt_sandbox(
         self: Arc<Self>,
         id: SandboxId,
@@ -135,7 +137,7 @@ impl Inner {
     async fn adopt_containers(&self, sandbox: &SandboxId, pod: &Pod) -> Result<Vec<Adopted>, Fault> {
         let filter = ContainerFilter { pod_sandbox_id: pod.id.clone(), ..ContainerFilter::default() };
         let mut found = self.client.ask(ListContainersRequest { filter: Some(filter) }).await?.containers;
-        // An attempt to create a container that was not answered may have left another one of the same name,
+        // If the creation of a container was not answered, there may be another container of the same name,
         // which never ran.
         found.sort_by_key(|container| container.state == CONTAINER_CREATED);
         let mut adopted: Vec<Adopted> = Vec::new();
@@ -147,7 +149,7 @@ impl Inner {
             }
             match self.adopt_container(name, sandbox, &container).await {
                 Ok(container) => adopted.push(container),
-                // Removed by someone else in the meantime.
+                // Someone else removed it in the meantime.
                 Err(Fault::NotFound(_)) => {}
                 Err(fault) => return Err(fault),
             }
@@ -162,11 +164,11 @@ impl Inner {
         container: &Container,
     ) -> Result<Adopted, Fault> {
         let signal = container.annotations.get(STOP_SIGNAL).map(String::as_str);
-        // It was valid when the container was created.
+        // The signal was valid when the container was created.
         let signal = self.own_signal(&name.0, signal).unwrap_or_default();
         let slot = Arc::new(Slot::new(name.clone(), sandbox.clone(), signal));
         slot.id.get_or_init(|| container.id.clone());
-        // Before the status is read: its exit is noticed from here on.
+        // Subscribe before reading the status, so that no exit is missed.
         self.hints.subscribe(&container.id, slot.receiver.clone());
         let status = self.status(&container.id).await?;
         let was_run = status.state != CONTAINER_CREATED && status.reason != START_ERROR;

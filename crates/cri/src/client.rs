@@ -1,5 +1,5 @@
-//! Calls to the runtime: each with a time limit, retried where that is safe, on a connection that reconnects
-//! by itself.
+//! Calls to the runtime. Each call has a time limit and is retried if that is safe. The connection is
+//! reopened when it breaks.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -27,10 +27,10 @@ use tonic_prost::ProstCodec;
 use super::hold::{self, Held};
 use super::wire::Rpc;
 
-/// A command may print 16 MiB on each of two streams; lists of thousands of pods are smaller.
+/// A command may print 16 MiB on each of two streams. Lists of thousands of pods are smaller.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// First delay before a retry; it doubles up to [`PAUSE_MAX`].
+/// The first delay before a retry. It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
@@ -62,9 +62,9 @@ pub(crate) enum Fault {
     NotFound(String),
     /// The runtime does not support the call.
     Unimplemented(String),
-    /// No answer because the connection broke: the call may have been carried out.
+    /// The connection broke before the answer. The call may have been carried out.
     Lost(String),
-    /// No answer in time: the call may have been carried out.
+    /// There was no answer in time. The call may have been carried out.
     Late(Duration),
     /// The runtime returned an error.
     Refused(String),
@@ -78,18 +78,18 @@ impl Fault {
         matches!(self, Fault::Lost(_) | Fault::Late(_))
     }
 
-    /// containerd refuses to start a container that it is starting.
+    /// Whether containerd refused to start a container because it is already starting it.
     pub(crate) fn is_under_way(&self) -> bool {
         matches!(self, Fault::Refused(text) if text.contains("already in starting state"))
     }
 
-    /// The image names a user or group that its own tables do not have.
+    /// Whether the image names a user or group that its own tables do not contain.
     pub(crate) fn is_unknown_user(&self) -> bool {
         let words = ["no users found", "no groups found", "no matching entries in"];
         matches!(self, Fault::Refused(text) if words.iter().any(|word| text.contains(word)))
     }
 
-    /// The kernel, or the runtime below, refuses a setting of this name.
+    /// Whether the kernel, or the OCI runtime, refused the sysctl with this name.
     pub(crate) fn is_about_sysctl(&self, name: &str) -> bool {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
         let words =
@@ -97,7 +97,7 @@ impl Fault {
         matches!(self, Fault::Refused(text) if words.iter().any(|word| text.contains(word)))
     }
 
-    /// Names of sandboxes and containers are unique in a runtime.
+    /// Whether a name is already in use. Names of sandboxes and containers are unique in a runtime.
     pub(crate) fn is_name_taken(&self) -> bool {
         matches!(self, Fault::Refused(text) if text.contains("is reserved for"))
     }
@@ -117,7 +117,7 @@ impl fmt::Display for Fault {
 impl From<Status> for Fault {
     fn from(status: Status) -> Self {
         let text = status.message().to_owned();
-        // Only errors from this end of the connection have a source.
+        // Only errors from our end of the connection have a source.
         let local = std::error::Error::source(&status);
         match status.code() {
             Code::Unavailable => Fault::Lost(local.map_or(text, deepest)),
@@ -130,7 +130,7 @@ impl From<Status> for Fault {
     }
 }
 
-/// The root cause is the most useful; the rest only says "transport error".
+/// The root cause of an error, which is the most useful part. The rest only says "transport error".
 fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -143,17 +143,17 @@ fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
 pub(crate) struct Client {
     path: PathBuf,
     limits: Limits,
-    /// The command that holds connections open, if there is one.
+    /// The command that keeps connections open, if there is one.
     holder: Vec<OsString>,
     channel: Mutex<Channel>,
-    /// Counts the connections that were abandoned because nothing came back on them.
+    /// Counts the connections that were abandoned because no answers arrived on them.
     renewals: watch::Sender<u64>,
-    /// The runtime went away at least once.
+    /// Whether the runtime could not be reached at least once.
     was_lost: AtomicBool,
 }
 
 impl Client {
-    /// Connects on the first call.
+    /// Creates a client, which connects on its first call.
     pub(crate) fn new(path: PathBuf, limits: Limits, holder: Vec<OsString>) -> Self {
         let channel = Mutex::new(channel(&path, limits.patience, &holder));
         Client {
@@ -174,17 +174,17 @@ impl Client {
         self.limits
     }
 
-    /// Changes when a connection was abandoned.
+    /// Changes when a connection is abandoned.
     pub(crate) fn renewals(&self) -> watch::Receiver<u64> {
         self.renewals.subscribe()
     }
 
-    /// Whether the runtime went away and came back: it may have lost state then.
+    /// Whether the runtime went away and came back. It may have lost state then.
     pub(crate) fn was_lost(&self) -> bool {
         self.was_lost.load(Ordering::Relaxed)
     }
 
-    /// Records that the runtime went away.
+    /// Records that the runtime cannot be reached.
     pub(crate) fn note_loss(&self) {
         self.was_lost.store(true, Ordering::Relaxed);
     }
@@ -194,7 +194,7 @@ impl Client {
         Grpc::new(channel).max_decoding_message_size(bytes_max)
     }
 
-    /// One call, with a time limit. Dropping it cancels it at the runtime too.
+    /// Makes one call with a time limit. Dropping it also cancels it at the runtime.
     pub(crate) async fn call<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
         let renewal = *self.renewals.borrow();
         let answer = self.call_once(request, limit).await;
@@ -204,12 +204,12 @@ impl Client {
         answer
     }
 
-    /// The same, where a missing answer does not mean that the connection is broken.
+    /// Like [`Self::call`], for calls where a missing answer does not mean that the connection is broken.
     pub(crate) async fn call_once<Q: Rpc>(&self, request: Q, limit: Duration) -> Result<Q::Answer, Fault> {
         self.call_within(request, limit, ANSWER_BYTES_MAX).await
     }
 
-    /// The same. An answer that is longer than `bytes_max` is refused before it is read.
+    /// Like [`Self::call`], but refuses an answer longer than `bytes_max` before reading it.
     pub(crate) async fn call_within<Q: Rpc>(
         &self,
         request: Q,
@@ -229,7 +229,7 @@ impl Client {
             };
             let left = limit.saturating_sub(begun.elapsed());
             match tokio::time::timeout(left, answer).await {
-                // containerd listens before it is ready; it has done nothing yet.
+                // containerd listens before it is ready. It has not done anything yet.
                 Ok(Err(Fault::Refused(text)))
                     if text.contains("not initialized yet") && begun.elapsed() + pause < limit =>
                 {
@@ -252,7 +252,7 @@ impl Client {
         UnixStream::connect(&self.path).await.is_ok()
     }
 
-    /// An idempotent call: retried until there is an answer, or the patience limit is reached.
+    /// Makes an idempotent call. Retries it until there is an answer or the patience limit is reached.
     pub(crate) async fn call_until_answered<Q: Rpc>(
         &self,
         request: Q,
@@ -267,12 +267,12 @@ impl Client {
         }
     }
 
-    /// A query, retried until there is an answer.
+    /// Makes a query. Retries it until there is an answer.
     pub(crate) async fn ask<Q: Rpc>(&self, request: Q) -> Result<Q::Answer, Fault> {
         self.call_until_answered(request, self.limits.question).await
     }
 
-    /// A call with a stream of answers. Returns with the first answer, which may never come.
+    /// Makes a call with a stream of answers. Returns with the first answer, which may never come.
     pub(crate) async fn stream<Q: Rpc>(&self, request: Q) -> Result<Streaming<Q::Answer>, Fault> {
         let mut grpc = self.grpc(ANSWER_BYTES_MAX);
         grpc.ready().await.map_err(|error| Fault::Lost(deepest(&error)))?;
@@ -286,7 +286,7 @@ impl Client {
         Retry { until: Instant::now() + self.limits.patience, pause: PAUSE_MIN }
     }
 
-    /// Abandons a connection on which nothing comes back. Calls in progress on it may still be answered.
+    /// Abandons a connection on which no answers arrive. Calls in progress on it may still be answered.
     fn renew(&self, seen: u64) {
         let mut current = lock(&self.channel);
         self.renewals.send_if_modified(|renewals| {
@@ -323,7 +323,7 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Waits a little; `false` when it should not be retried any more.
+    /// Waits for the next delay. Returns `false` if the call should not be retried any more.
     pub(crate) async fn pause(&mut self) -> bool {
         if Instant::now() + self.pause > self.until {
             return false;
@@ -335,19 +335,19 @@ impl Retry {
 }
 
 fn channel(path: &Path, patience: Duration, holder: &[OsString]) -> Channel {
-    // The name is only used in a header.
+    // The host name is only used in a header.
     let endpoint = Endpoint::from_static("http://localhost");
     let (path, holder) = (path.to_owned(), holder.to_vec());
     endpoint.connect_with_connector_lazy(Connector { path, patience, holder, held: Arc::default() })
 }
 
-/// Connects to a unix socket, and waits if it does not exist at the moment: calls made while a runtime
-/// restarts do not fail but take longer.
+/// Connects to a unix socket. If the socket does not exist, it waits for it, so that calls during a restart
+/// of the runtime take longer instead of failing.
 struct Connector {
     path: PathBuf,
     patience: Duration,
     holder: Vec<OsString>,
-    /// The connection that is held.
+    /// The process that keeps the current connection open.
     held: Arc<Mutex<Option<Held>>>,
 }
 

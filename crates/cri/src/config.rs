@@ -1,5 +1,5 @@
-//! Sandboxes and containers as CRI configurations. Labels and annotations are the kubelet's, so that node
-//! tools show a pod's name, namespace and restarts.
+//! Converts sandboxes and containers to CRI configurations. They use the kubelet's labels and annotations, so
+//! that node tools show a pod's name, namespace and restarts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,22 +16,22 @@ use outrigger_runtime::{
     UserFault, UserNamespace,
 };
 
-/// The agent's name for a sandbox or container, used to find one whose creation was not answered.
+/// The agent's name for a sandbox or container. It is used to find an object whose creation was not answered.
 pub(super) const LABEL_ID: &str = "outrigger.dev/id";
-/// On every sandbox of Outrigger.
+/// A label of every sandbox that Outrigger creates.
 pub(super) const LABEL_MANAGED: (&str, &str) = ("outrigger.dev/managed", "true");
-/// The process or node a sandbox belongs to.
+/// The process or node that a sandbox belongs to.
 pub(super) const LABEL_OWNER: &str = "outrigger.dev/owner";
-/// `name` in the manifest, a label.
+/// The label with the container's `name` in the manifest.
 pub(super) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-/// The container's stop signal, an annotation.
+/// The annotation with the container's stop signal.
 pub(super) const STOP_SIGNAL: &str = "outrigger.dev/stop-signal";
-/// The pod's directory on the host, an annotation.
+/// The annotation with the pod's directory on the host.
 pub(super) const POD_DIR: &str = "outrigger.dev/pod-dir";
 
-/// The period CPU limits are enforced over, in microseconds.
+/// The period of CPU limits in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
-/// The kernel refuses less.
+/// The kernel refuses a smaller quota.
 const CPU_QUOTA_US_MIN: u64 = 1_000;
 const CPU_SHARES_MIN: u64 = 2;
 const CPU_SHARES_MAX: u64 = 262_144;
@@ -51,10 +51,10 @@ const MASKED_PATHS: [&str; 10] = [
 ];
 const MASKED_SYS_PATHS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
 
-/// Paths that it must not change.
+/// Paths that an ordinary container must not change.
 const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// A sandbox. `attempt` is 0 unless the name is taken.
+/// The configuration of a sandbox. `attempt` is 0 unless the name is in use.
 pub(super) fn sandbox(spec: &SandboxSpec, owner: &str) -> Result<PodSandboxConfig, RuntimeError> {
     if spec.network == NetworkMode::None {
         return Err(RuntimeError::Config(
@@ -135,7 +135,7 @@ fn namespaces(spec: &SandboxSpec) -> NamespaceOption {
     }
 }
 
-/// A container of a sandbox.
+/// The configuration of a container of a sandbox.
 pub(super) fn container(
     spec: &ContainerSpec,
     sandbox: &PodSandboxConfig,
@@ -218,7 +218,7 @@ fn image_user(spec: &ContainerSpec) -> &str {
 }
 
 fn mount(mount: &outrigger_runtime::Mount) -> Result<wire::Mount, RuntimeError> {
-    // containerd creates a missing source as a directory, and nobody would notice.
+    // containerd would create a missing source as a directory, and nobody would notice.
     if !mount.source.exists() {
         return Err(RuntimeError::Create(format!("mount source {} does not exist", mount.source.display())));
     }
@@ -247,7 +247,7 @@ fn security(
 ) -> Result<LinuxContainerSecurityContext, RuntimeError> {
     let identity = &spec.identity;
     let number = |value: i64| Int64Value { value };
-    // A group is only accepted together with a user, so the image's user has to be given.
+    // CRI accepts a group only together with a user, so the image's user is set too.
     let mut run_as_user = identity.run_as_user;
     let mut run_as_username = String::new();
     if identity.run_as_group.is_some() && run_as_user.is_none() {
@@ -330,7 +330,7 @@ fn resources(resources: &Resources) -> LinuxContainerResources {
     }
 }
 
-/// CRI's number of a signal, which differs from the kernel's: the index in its list.
+/// CRI's number of a signal. It is the index in CRI's list, and differs from the kernel's number.
 fn signal(name: &str) -> Option<i32> {
     const NAMES: [&str; 34] = [
         "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL",

@@ -1,4 +1,4 @@
-//! Containers: created, started, stopped, removed, each step at most once.
+//! Creates, starts, stops and removes containers. Each step is carried out at most once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +27,7 @@ use outrigger_runtime::{
     UserFault,
 };
 
-/// How often a name in use is retried with another number.
+/// How often a name that is in use is retried with another attempt number.
 const NUMBERS_MAX: u32 = 100;
 
 /// How often a failed removal is retried.
@@ -39,10 +39,10 @@ const START_PAUSE: Duration = Duration::from_millis(50);
 
 /// containerd's exit reason for a container whose program could not be run.
 pub(super) const START_ERROR: &str = "StartError";
-/// Its message when there was no process yet.
+/// containerd's message if there was no process yet.
 const NO_PROCESS: &str = "failed to create containerd task";
 
-/// Exit codes that may come from the program or from the process that was to become it.
+/// Exit codes that may come from the program, or from the process that was about to execute it.
 const UNCLEAR_CODES: [i32; 3] = [1, 137, 255];
 
 /// The error for a program that a stopping containerd started and killed again.
@@ -54,9 +54,9 @@ enum Outcome {
     Ran,
     /// It can still be started.
     NotYet,
-    /// It did not run and cannot be started any more; a new container can.
+    /// It did not run and can no longer be started. A new container can.
     Never,
-    /// It cannot be run, or it is unknown whether it did.
+    /// It cannot be run, or it is unknown whether it ran.
     Refused(String),
 }
 
@@ -64,22 +64,22 @@ enum Outcome {
 pub(super) struct Slot {
     pub(super) name: ContainerId,
     pub(super) sandbox: SandboxId,
-    /// The runtime's id, once it is created.
+    /// The runtime's id, set when the container is created.
     pub(super) id: OnceLock<String>,
-    /// Receives hints that something may have happened to it.
+    /// Receives hints that something may have happened to the container.
     pub(super) receiver: Arc<HintReceiver>,
-    /// Stops in progress.
+    /// The number of stops in progress.
     pub(super) stops: AtomicU32,
     pub(super) exit: OnceCell<Exit>,
-    /// When its start was answered.
+    /// When the runtime confirmed the start.
     pub(super) started: OnceLock<SystemTime>,
-    /// The stop signal, if the runtime has to be told with every stop.
+    /// The stop signal, if every stop request must contain it.
     signal: Option<u32>,
 }
 
 impl Slot {
-    /// A slot for a container that is not created yet. `signal` is the stop signal, if the runtime has to be
-    /// told with every stop.
+    /// A slot for a container that is not created yet. `signal` is the stop signal, if every stop request
+    /// must contain it.
     pub(super) fn new(name: ContainerId, sandbox: SandboxId, signal: Option<u32>) -> Self {
         Slot {
             name,
@@ -104,7 +104,7 @@ pub(super) fn missing(name: &ContainerId) -> RuntimeError {
 }
 
 impl Inner {
-    /// Creates a container. Runs to completion even if the caller is gone.
+    /// Creates a container. Runs to completion even if the caller goes away.
     pub(super) async fn create_container(
         self: Arc<Self>,
         sandbox: SandboxId,
@@ -159,7 +159,8 @@ impl Inner {
                 Ok(answer) => return Ok(answer.container_id),
                 Err(fault) => fault,
             };
-            // A container of another pod of the same name, or one of this pod that is being removed.
+            // The name belongs to a container of another pod of the same name, or to one of this pod that is
+            // being removed.
             if fault.is_name_taken()
                 && numbers < NUMBERS_MAX
                 && let Some(metadata) = &mut config.metadata
@@ -170,9 +171,9 @@ impl Inner {
             }
             if fault.is_unclear() && retry.pause().await {
                 for made in self.containers_of(&spec.id).await.map_err(failed)? {
-                    // Even one that looks complete: containerd continues for a while after its caller is
-                    // gone, and may have failed to find the sandbox's process, whose namespaces the container
-                    // is to join.
+                    // Remove even a container that looks complete. containerd continues for a while after its
+                    // caller has gone away. It may have failed to find the sandbox's process, whose
+                    // namespaces the container must join.
                     pod.note(&made.id);
                     self.settle(RemoveContainerRequest { container_id: made.id }).await.map_err(failed)?;
                 }
@@ -182,7 +183,7 @@ impl Inner {
         }
     }
 
-    /// Starts a container. Runs to completion even if the caller is gone.
+    /// Starts a container. Runs to completion even if the caller goes away.
     pub(super) async fn start_container(self: Arc<Self>, name: ContainerId) -> Result<Started, RuntimeError> {
         let _turn = self.turn(&name.0).await;
         let slot = self.slot(&name)?;
@@ -194,7 +195,7 @@ impl Inner {
         Err(self.unless_lost(&slot.sandbox, pod.as_deref(), error).await)
     }
 
-    /// Finds the result of a start that another process of the node requested, or finishes it.
+    /// Determines the result of a start that another process of the node requested, or finishes the start.
     pub(super) async fn finish_start(
         self: Arc<Self>,
         name: ContainerId,
@@ -207,7 +208,7 @@ impl Inner {
         };
         let deadline = Instant::now() + self.client.limits().work;
         loop {
-            // A start in progress is not repeated: the runtime refuses a second one.
+            // A start in progress is not repeated, because the runtime refuses a second one.
             let request = StartContainerRequest { container_id: id.clone() };
             let answer = self.client.call(request, self.client.limits().work).await;
             let status = match self.status(&id).await {
@@ -242,8 +243,8 @@ impl Inner {
                 Err(Fault::NotFound(_)) => return Err(missing(name)),
                 Err(fault) => fault,
             };
-            // The container's state has the result of the call: there may have been no answer, and a retry is
-            // refused if the first call was carried out.
+            // The container's state shows the result of the call. There may have been no answer, and a retry
+            // is refused if the first call was carried out.
             let is_clear = is_first && !fault.is_unclear();
             is_first = false;
             let status = self.status(&id).await.map_err(|fault| match fault {
@@ -261,7 +262,7 @@ impl Inner {
                     }
                     break;
                 }
-                // A definite answer is a refusal, not an interruption: the program cannot be run.
+                // A definite error is a refusal, not an interruption. The program cannot be run.
                 _ if is_clear && status.state != CONTAINER_UNKNOWN => {
                     return Err(RuntimeError::Start(fault.to_string()));
                 }
@@ -280,17 +281,17 @@ impl Inner {
         Ok(Started { at, pid: 0 })
     }
 
-    /// What a start came to that was answered with a fault, if at all.
+    /// Determines the result of a start that failed or was not answered.
     async fn outcome(&self, slot: &Slot, id: &str, status: &ContainerStatus, fault: &Fault) -> Outcome {
         match status.state {
-            // An event tells of the program before the container's state does.
+            // An event reports the start of the program before the container's state does.
             CONTAINER_CREATED if fault.is_under_way() => Outcome::NotYet,
             CONTAINER_CREATED if slot.receiver.was_started.load(Ordering::Relaxed) => {
                 Outcome::Refused(UNDONE.to_owned())
             }
             CONTAINER_CREATED => Outcome::NotYet,
-            // containerd abandons a start whose caller goes away. Before there was a process, it can be
-            // retried with a new container; after that the program may have run.
+            // containerd abandons a start if its caller goes away. If there was no process yet, the start can
+            // be retried with a new container. Otherwise the program may have run.
             CONTAINER_EXITED if status.reason == START_ERROR && status.message.contains(NO_PROCESS) => {
                 match native::trace(&self.client, id).await {
                     Ok(Trace::Started | Trace::Undone) => Outcome::Refused(status.message.clone()),
@@ -316,14 +317,14 @@ impl Inner {
         Ok(self.client.ask(request).await?.status.unwrap_or_default())
     }
 
-    /// Stops a container; it is killed after `grace`, and immediately without one.
+    /// Stops a container. It is killed after `grace`, or immediately if there is none.
     pub(super) async fn stop(
         self: Arc<Self>,
         name: ContainerId,
         grace: Option<Duration>,
     ) -> Result<(), RuntimeError> {
         let deadline = grace.map(|grace| Instant::now() + grace);
-        // A container that is being started is stopped after that.
+        // If the container is being started, wait for that first.
         let turn = self.turn(&name.0).await;
         let Some(id) = self.find(&name).await? else { return Ok(()) };
         drop(turn);
@@ -335,7 +336,7 @@ impl Inner {
         let mut retry = self.client.retry();
         let signal = slot.as_ref().and_then(|slot| slot.signal).filter(|_| grace.is_some());
         let result = loop {
-            // Whole seconds, rounded up: 0 is a kill.
+            // Whole seconds, rounded up, because 0 means an immediate kill.
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.map_or(0, |left| seconds(left).max(1));
             let limit = self.client.limits().work + left.unwrap_or_default();
@@ -361,7 +362,7 @@ impl Inner {
         result
     }
 
-    /// The stop signal of a container if its runtime does not store one: it would send the image's.
+    /// The stop signal of a container, if its runtime does not store one and would send the image's.
     pub(super) fn own_signal(
         &self,
         container: &str,
@@ -382,7 +383,7 @@ impl Inner {
         }
     }
 
-    /// Removes a container. Runs to completion even if the caller is gone.
+    /// Removes a container. Runs to completion even if the caller goes away.
     pub(super) async fn remove_container(self: Arc<Self>, name: ContainerId) -> Result<(), RuntimeError> {
         let _turn = self.turn(&name.0).await;
         if let Some(id) = self.find(&name).await? {
@@ -395,7 +396,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Forgets the containers of a sandbox that is gone.
+    /// Forgets the containers of a removed sandbox.
     pub(super) fn forget_containers_of(&self, sandbox: &SandboxId) {
         self.slots().retain(|_, slot| {
             if slot.sandbox != *sandbox {
@@ -404,13 +405,13 @@ impl Inner {
             if let Some(id) = slot.id.get() {
                 self.hints.forget(id);
             }
-            // Tell those who wait for it that it is gone.
+            // Wake the tasks that wait for this container.
             slot.receiver.wake.notify_one();
             false
         });
     }
 
-    /// Repeats a removal until it is done. An error may come from the same removal still in progress.
+    /// Repeats a removal until it is done. An error may mean that the same removal is still in progress.
     pub(super) async fn settle<Q: Rpc>(&self, request: Q) -> Result<(), Fault> {
         for _ in 1..REMOVALS_MAX {
             match self.client.call_until_answered(request.clone(), self.client.limits().work).await {
@@ -428,7 +429,7 @@ impl Inner {
         }
     }
 
-    /// The runtime's id of a container, whether created by this process or another.
+    /// The runtime's id of a container that this or another process created.
     async fn find(&self, name: &ContainerId) -> Result<Option<String>, RuntimeError> {
         if let Some(id) = self.slot(name).ok().and_then(|slot| slot.id.get().cloned()) {
             return Ok(Some(id));
@@ -460,7 +461,7 @@ impl Inner {
         })
     }
 
-    /// Runs a command. Dropping the call cancels it, and with it the command.
+    /// Runs a command. Dropping the call cancels the command.
     pub(super) async fn exec(
         &self,
         name: &ContainerId,
@@ -481,7 +482,7 @@ impl Inner {
                 Ok(ExecOutput { code: Some(answer.exit_code), output })
             }
             Err(Fault::Expired) => Ok(ExecOutput { code: None, output: Vec::new() }),
-            // The command takes this long, unless the runtime is gone.
+            // The command itself takes this long, unless the runtime cannot be reached.
             Err(Fault::Late(_)) if self.client.is_reachable().await => {
                 Ok(ExecOutput { code: None, output: Vec::new() })
             }
@@ -492,7 +493,7 @@ impl Inner {
     }
 }
 
-/// The result of a start that left no known process.
+/// The result of a start that left no known process. Kills the remains of the container.
 async fn broken_off(slot: &Slot, id: &str) -> Outcome {
     let id = id.to_owned();
     let was_run = tokio::task::spawn_blocking(move || leftovers::end_start(&id)).await.unwrap_or(true);

@@ -14,7 +14,7 @@ const USUAL: [&str; 11] = [
     "/run/containerd.sock",
     "/run/crio/crio.sock",
     "/run/crio.sock",
-    // Also found where only the host's /run is mounted, as in the operator's agent.
+    // This path also works where only the host's /run is mounted, as in the operator's agent.
     "/run/cri-dockerd.sock",
     "/run/cri-dockerd/cri-dockerd.sock",
     "/var/run/cri-dockerd.sock",
@@ -45,7 +45,7 @@ pub(super) enum EndpointError {
     NoneFound(Vec<String>),
 }
 
-/// Who named an endpoint.
+/// The source of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Flag,
@@ -53,7 +53,7 @@ pub(super) enum Origin {
 }
 
 impl fmt::Display for Origin {
-    /// What is added to a message.
+    /// The addition to a message that names the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Flag => Ok(()),
@@ -62,7 +62,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The socket from `given`, else from the environment, else the first default socket that answers.
+/// Finds the socket: `given`, or the one in the environment, or the first default socket that accepts
+/// connections.
 ///
 /// # Errors
 /// Lists what was tried and why each failed.
@@ -100,7 +101,7 @@ fn brief(error: &io::Error) -> String {
     }
 }
 
-/// `unix:///PATH`, `unix:PATH` or a path.
+/// Parses `unix:///PATH`, `unix:PATH` or a path.
 fn socket(endpoint: &str) -> Option<PathBuf> {
     let path = endpoint.strip_prefix("unix://").or(endpoint.strip_prefix("unix:")).unwrap_or(endpoint);
     path.starts_with('/').then(|| PathBuf::from(path))
@@ -163,7 +164,7 @@ mod tests {
         assert!(error.contains("--cri-endpoint"), "{error}");
         let _listener = UnixListener::bind(&live).unwrap();
         assert_eq!(choose(None, None, &[&missing, &dead, &live]).unwrap(), live);
-        // An explicit endpoint is not replaced with a default one.
+        // A default endpoint does not replace an explicit one.
         let error = choose(None, dead.to_str(), &[&live]).unwrap_err().to_string();
         assert!(error.contains("CONTAINER_RUNTIME_ENDPOINT"), "{error}");
         assert_eq!(choose(live.to_str(), dead.to_str(), &[]).unwrap(), live);

@@ -1,7 +1,7 @@
 //! Commands with connected streams.
 //!
-//! CRI's streaming server cannot close standard input over websockets and never ends a command whose client
-//! is gone. containerd's own API can do both, so that is used; other runtimes are not supported.
+//! CRI's streaming server cannot close standard input over websockets, and never ends a command whose client
+//! has gone away. containerd's own API can do both, so it is used instead. Other runtimes are not supported.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ use outrigger_runtime::{
     ContainerId, ExecStreamsRequest, Input, Output, ProcessStreams, RuntimeError, WindowSize,
 };
 
-/// Commands may run for days; they are polled this often anyway.
+/// The maximum time of one wait call. Commands may run for days, so the call is repeated.
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// The exit code of a process killed by SIGKILL.
@@ -64,7 +64,7 @@ impl Inner {
             RuntimeError::Other("containerd does not say how the container runs".to_owned())
         })?;
         let command = Arc::new(Command::new(self.client.clone(), container, &pod.dir).map_err(no_streams)?);
-        // Whatever happens to this call.
+        // Kills the command on every way out of this function, also if the call is dropped.
         let kill = Kill(command.clone());
         let pipes = Pipes::open(&command.dir, &request).map_err(no_streams)?;
         let limit = self.client.limits().work;
@@ -106,7 +106,7 @@ fn no_streams(error: io::Error) -> RuntimeError {
     RuntimeError::Other(format!("cannot run a command in the container: {error}"))
 }
 
-/// The container's own process, with another command.
+/// The settings of the container's own process, with another command.
 fn process(spec: &[u8], request: &ExecStreamsRequest) -> Option<Vec<u8>> {
     let mut spec: Value = serde_json::from_slice(spec).ok()?;
     let process = spec.get_mut("process")?.as_object_mut()?;
@@ -133,7 +133,7 @@ struct Pipes {
     stdin: Option<pipe::Sender>,
     stdout: pipe::Receiver,
     stderr: Option<pipe::Receiver>,
-    /// Kept until containerd has opened its ends: a pipe without a writer is at end of file.
+    /// Kept open until containerd has opened its ends, because a pipe without a writer is at end of file.
     _kept: Vec<rustix::fd::OwnedFd>,
 }
 
@@ -154,7 +154,7 @@ impl Pipes {
         let stdout = output(STDOUT)?;
         let stderr = if request.terminal.is_none() { Some(output(STDERR)?) } else { None };
         let stdin = match request.stdin {
-            // Opened for reading too, because otherwise opening would block until the other end is open.
+            // Opened for reading too. Otherwise opening would block until the other end is open.
             true => Some(pipe::OpenOptions::new().read_write(true).open_sender(make(STDIN)?)?),
             false => None,
         };
@@ -174,11 +174,11 @@ struct Command {
     client: Arc<Client>,
     container: String,
     id: String,
-    /// Where its pipes are.
+    /// The directory of its pipes.
     dir: PathBuf,
-    /// Its process, once there is one.
+    /// The pid of its process, set when the process exists.
     pid: AtomicU32,
-    /// It has ended.
+    /// Whether it has ended.
     is_over: AtomicBool,
 }
 
@@ -191,14 +191,14 @@ impl Command {
         Ok(Command { client, container, id, dir, pid: AtomicU32::new(0), is_over: AtomicBool::new(false) })
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the command.
     async fn wait(&self) -> Result<i32, RuntimeError> {
         let mut retry = self.client.retry();
         loop {
             let request = WaitRequest { container_id: self.container.clone(), exec_id: self.id.clone() };
             match self.client.call_once(request, WAIT_MAX).await {
                 Ok(answer) => return Ok(i32::try_from(answer.exit_status).unwrap_or(255)),
-                // It ended with its container.
+                // The command ended with its container.
                 Err(Fault::NotFound(_)) => return Ok(KILLED),
                 Err(Fault::Late(_)) => {}
                 Err(fault) if fault.is_unclear() && retry.pause().await => {}
@@ -223,7 +223,7 @@ impl Command {
     {
         let client = self.client.clone();
         tokio::spawn(async move {
-            // A command that has ended is not affected.
+            // This does not affect a command that has ended.
             let _ = client.call_once(request, client.limits().question).await;
         });
     }
@@ -236,7 +236,7 @@ impl Drop for Command {
     }
 }
 
-/// Kills a command that has not ended when this is dropped.
+/// Kills the command when this is dropped, unless it has ended.
 struct Kill(Arc<Command>);
 
 impl Drop for Kill {
@@ -245,7 +245,7 @@ impl Drop for Kill {
         if command.is_over.load(Ordering::Relaxed) {
             return;
         }
-        // Its children can only be reached from here, and only if that process really belongs to the
+        // The command's children can only be reached from here, and only if the process really belongs to the
         // container.
         let pid = command.pid.load(Ordering::Relaxed);
         let is_in_container = || {
@@ -259,7 +259,7 @@ impl Drop for Kill {
     }
 }
 
-/// Standard input; containerd is told when it ends.
+/// Standard input of a command. Tells containerd when it is closed.
 struct Closing {
     pipe: Option<pipe::Sender>,
     command: Arc<Command>,

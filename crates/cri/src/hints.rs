@@ -1,4 +1,4 @@
-//! Hints from the runtime that a container may have ended. A hint only says when to ask: the answer of
+//! Hints from the runtime that a container may have ended. A hint only says when to ask. Only the answer of
 //! ContainerStatus counts, so hints may be lost, repeated or late.
 
 use std::collections::HashMap;
@@ -14,11 +14,12 @@ use super::native;
 use super::wire::events::{Envelope, SubscribeRequest, TaskExit, TaskStart};
 use super::wire::{ContainerEventType, GetEventsRequest, Rpc, TOPIC_EXIT, TOPIC_START, VersionRequest};
 
-/// A stream is not confirmed before its first event. One that is still open after this time counts as open.
+/// The runtime does not confirm a stream before its first event. A stream that has not failed after this time
+/// counts as open.
 const SETTLED: Duration = Duration::from_millis(100);
 
-/// Delay before a broken stream is opened again; it doubles while streams end immediately, as CRI-O's do when
-/// its events are disabled.
+/// The delay before a broken stream is opened again. It doubles while streams end immediately, as CRI-O's do
+/// when its events are disabled.
 const AGAIN_MIN: Duration = Duration::from_millis(100);
 const AGAIN_MAX: Duration = Duration::from_secs(30);
 
@@ -27,12 +28,12 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 pub(super) struct HintReceiver {
     /// Something may have happened.
     pub(super) wake: Notify,
-    /// The runtime reported it, and its status follows in a moment.
+    /// Whether the runtime reported an event. The status follows a moment later.
     pub(super) is_told: AtomicBool,
-    /// An event reported the start of its program: a containerd that is killed before it has stored that may
-    /// not know it after a restart.
+    /// Whether an event reported the start of the program. A containerd that is killed before it has stored
+    /// the start may not know it after a restart.
     pub(super) was_started: AtomicBool,
-    /// Code and time of its exit, if an event reported them; these can be lost in the same way.
+    /// Exit code and time, if an event reported them. containerd can lose these in the same way.
     pub(super) ended: OnceLock<(i32, SystemTime)>,
 }
 
@@ -45,12 +46,12 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// From now on `receiver` receives hints about `id`.
+    /// Sends hints about `id` to `receiver` from now on.
     pub(super) fn subscribe(&self, id: &str, receiver: Arc<HintReceiver>) {
         self.receivers().insert(id.to_owned(), receiver);
     }
 
-    /// No more hints about `id` are needed.
+    /// Stops sending hints about `id`.
     pub(super) fn forget(&self, id: &str) {
         self.receivers().remove(id);
     }
@@ -60,7 +61,7 @@ impl Hints {
         *self.alive.borrow() == Some(true)
     }
 
-    /// The same, once it is known.
+    /// Like [`Self::are_alive`], but waits until it is known.
     pub(super) async fn come_alive(&self) -> bool {
         let mut alive = self.alive.subscribe();
         alive.wait_for(Option::is_some).await.is_ok_and(|alive| *alive == Some(true))
@@ -90,7 +91,7 @@ impl Hints {
         (exit.id == exit.container_id).then(|| self.tell(&exit.container_id, Some(ended)))
     }
 
-    /// Something may have been missed.
+    /// Wakes all receivers, because events may have been missed.
     fn tell_all(&self) {
         for receiver in self.receivers().values() {
             receiver.wake.notify_one();
@@ -102,7 +103,7 @@ impl Hints {
     }
 }
 
-/// Listens as long as the runtime sends hints.
+/// Listens for as long as the runtime sends hints.
 pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd: bool) {
     let mut pause = AGAIN_MIN;
     loop {
@@ -125,12 +126,12 @@ pub(super) async fn follow(client: Arc<Client>, hints: Arc<Hints>, is_containerd
 /// Listens until the stream breaks.
 async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
     let mut renewals = client.renewals();
-    // Streams are not answered before their first event; this call is, once the runtime is up.
+    // The runtime does not answer a stream before its first event. It answers this call as soon as it is up.
     if let Err(fault) = client.ask(VersionRequest { version: "v1".to_owned() }).await {
         return fault;
     }
-    // containerd's own event comes with the exit, CRI's after everything is torn down, and containerd 1.7
-    // sends CRI's to only one listener, which may be a kubelet.
+    // containerd's own event comes with the exit. CRI's event comes only after everything is removed, and
+    // containerd 1.7 sends it to only one listener, which may be a kubelet.
     let ended = async {
         match is_containerd {
             true => {
@@ -149,14 +150,14 @@ async fn hear(client: &Client, hints: &Hints, is_containerd: bool) -> Fault {
     let settled = async {
         tokio::time::sleep(SETTLED).await;
         hints.alive.send_replace(Some(true));
-        // Earlier events are not in the stream.
+        // The stream does not contain earlier events.
         hints.tell_all();
         std::future::pending().await
     };
     tokio::select! {
         fault = ended => fault,
         fault = settled => fault,
-        // Nothing comes back on its connection.
+        // No answers arrive on the connection of the stream.
         _ = renewals.changed() => Fault::Lost("the connection was given up".to_owned()),
     }
 }
@@ -173,7 +174,7 @@ async fn read_stream<Q: Rpc>(
     };
     loop {
         match stream.message().await {
-            // An empty event does no harm.
+            // An event without content can be ignored.
             Ok(Some(event)) => _ = hints_of_sandbox(event),
             Ok(None) => return Fault::Lost("the stream ended".to_owned()),
             Err(status) => return status.into(),

@@ -1,4 +1,4 @@
-//! Images, which the runtime pulls and keeps.
+//! Images. The runtime pulls and stores them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,20 +14,20 @@ use outrigger_runtime::credentials::{self, Credential};
 use outrigger_runtime::reference::Name;
 use outrigger_runtime::{Image, ImageError, PullCause, PullPolicy, PullRequest};
 
-/// The maximum time of a pull; runtimes give up by themselves when no more data arrives.
+/// The maximum time of a pull. Runtimes give up by themselves when no more data arrives.
 const PULL_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 
-/// References only the embedded runtime understands.
+/// Prefixes of references that only the embedded runtime supports.
 const LOCAL: [&str; 4] = ["rootfs:", "oci:", "oci-archive:", "docker-archive:"];
 
-/// Pulls in progress. Identical calls share one; credentials are part of the key, since the result may depend
-/// on them.
+/// Pulls in progress. Identical calls share one pull. Credentials are part of the key, because the result may
+/// depend on them.
 #[derive(Default)]
 pub(super) struct Pulls(Mutex<HashMap<Key, Weak<Pull>>>);
 type Key = (String, &'static str, Vec<String>);
 type Pull = OnceCell<Result<Image, ImageError>>;
 
-/// Why a pull failed, if it is known, and the message.
+/// Why a pull failed, if known, and the message.
 type Failed = (Option<PullCause>, String);
 
 impl Pulls {
@@ -50,7 +50,7 @@ impl Pulls {
 }
 
 impl Inner {
-    /// Makes sure an image is present.
+    /// Makes sure that an image is present.
     pub(super) async fn pull_image(&self, request: PullRequest) -> Result<Image, ImageError> {
         let pull = self.pulls.join(&request);
         pull.get_or_init(|| self.obtain(request)).await.clone()
@@ -81,7 +81,7 @@ impl Inner {
         image.ok_or_else(|| failed((None, "the runtime pulled it, but does not have it".to_owned())))
     }
 
-    /// Pulls with each credential that fits, best first, and as nobody where there is none.
+    /// Pulls with each matching credential, the best first, or anonymously if there is none.
     async fn fetch(&self, reference: &str, name: &Name, secrets: &[String]) -> Result<(), Failed> {
         let found =
             credentials::find(secrets, &credentials::default_files(), &name.registry, &name.repository).await;
@@ -125,8 +125,8 @@ fn auth(credential: &Credential) -> AuthConfig {
     auth
 }
 
-/// What a failed pull means. Runtimes pass on what registries and the kernel said, as text; only some use the code for what
-/// was not found.
+/// Determines the cause of a failed pull. Runtimes pass on the errors of registries and of the kernel as
+/// text. Only some use the status code for "not found".
 fn explain(fault: &Fault, places: &str) -> Failed {
     let text = fault.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -147,7 +147,7 @@ fn explain(fault: &Fault, places: &str) -> Failed {
     (None, text)
 }
 
-/// The runtime's information about an image. The verbose part, which is optional, is the image's own
+/// The properties of an image. The verbose part of the answer is optional and has the image's own
 /// configuration.
 fn known<'a>(reference: &str, image: &wire::Image, info: impl Iterator<Item = &'a String>) -> Image {
     let info: Vec<Value> = info.filter_map(|text| serde_json::from_str(text).ok()).collect();

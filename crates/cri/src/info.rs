@@ -1,23 +1,23 @@
-//! Information about a runtime, and the features it lacks.
+//! Information about a runtime, and the features that it lacks.
 
 use super::client::{Client, Fault};
 use super::wire::{StatusRequest, VersionRequest};
 use outrigger_runtime::RuntimeError;
 
-/// A runtime that was reached.
+/// A runtime that has answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriInfo {
     /// Its endpoint: `unix:///…`.
     pub endpoint: String,
-    /// `containerd`, `cri-o` …
+    /// Its name, such as `containerd` or `cri-o`.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Version of CRI it speaks.
+    /// The version of CRI that it supports.
     pub api_version: String,
-    /// Features of pods that it does not support, a sentence each.
+    /// Features of pods that it does not support, one sentence each.
     pub lacks: Vec<String>,
-    /// Whether it can leave out the groups of the image (`supplementalGroupsPolicy: Strict`).
+    /// Whether it can ignore the groups in the image (`supplementalGroupsPolicy: Strict`).
     pub strict_groups: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) const NO_EVENTS: &str =
     "it does not report when containers end: running ones are polled, at most every half second";
 
 impl CriInfo {
-    /// Name, version and endpoint in one line.
+    /// Its name, version and endpoint in one line.
     pub fn summary(&self) -> String {
         format!("{} {} at {}", self.name, self.version, self.endpoint)
     }
@@ -92,12 +92,12 @@ pub(super) enum Signals {
     Kept,
     /// This process sends it through containerd's own API.
     Sent,
-    /// Not at all.
+    /// It cannot be delivered.
     Lacking,
 }
 
-/// Whether a version supports stop signals, which CRI has since Kubernetes 1.33. Unknown runtimes are assumed
-/// to.
+/// Whether a version supports stop signals, which CRI has had since Kubernetes 1.33. Unknown runtimes are
+/// assumed to support them.
 fn keeps_signals(name: &str, version: &str) -> bool {
     let since = match name {
         "containerd" => (2, 2),

@@ -1,9 +1,9 @@
-//! Processes that a runtime has lost track of.
+//! Finds and kills processes that a runtime has lost track of.
 //!
-//! A containerd that is killed while it creates a sandbox or starts a container may forget a shim, or that of
-//! the whole pod, with everything in it, and an interrupted kill leaves a container frozen. No call reaches
-//! such processes any more. Their cgroup still identifies them, since it contains the runtime's id, and so
-//! does the shim: by its arguments, and by its bundle, which names the pod's directory.
+//! If containerd is killed while it creates a sandbox or starts a container, it may forget a shim, or the
+//! shim of the whole pod with everything in it. An interrupted kill leaves a container frozen. No call
+//! reaches such processes any more. They can still be identified: a container's cgroup contains the runtime's
+//! id, and so do a shim's arguments. A shim's bundle also names the pod's directory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Ids are long and random; a shorter text could match anything.
+/// The minimum length of an id. Ids are long and random, and a shorter text could match anything.
 const ID_LENGTH_MIN: usize = 32;
 
 /// The directory of runc's own records of CRI containers.
 const RECORDS: &str = "/run/containerd/runc/k8s.io";
-/// A process that is about to become a program waits at this pipe, which exists as long as it waits.
+/// A process that is about to execute the program waits at this pipe. The pipe exists as long as it waits.
 const PIPE: &str = "exec.fifo";
 
 /// Kills what is left of a pod that the runtime claims to have removed: containers and sandboxes with known
-/// ids, and those that name its directory. Returns the number of processes.
+/// ids, and those that name the pod's directory. Returns the number of killed processes.
 pub(super) fn end(ids: &[String], dir: &Path) -> usize {
     let unheard_of: Vec<String> = pids().filter_map(|pid| shim(pid, dir)).collect();
     let ids = ids.iter().chain(&unheard_of).map(String::as_str);
@@ -35,7 +35,7 @@ fn end_all(ids: &[&str]) -> usize {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         // The pid may have been reused before the process was opened.
         if belongs(pid, ids) && pidfd_send_signal(&process, Signal::KILL).is_ok() {
-            // A frozen process does not even die.
+            // A frozen process does not die until it is thawed.
             thaw(pid.as_raw_nonzero().get().unsigned_abs());
             ended += 1;
         }
@@ -44,7 +44,7 @@ fn end_all(ids: &[&str]) -> usize {
 }
 
 /// Kills what is left of a container whose start was interrupted, so that it cannot start any more. Returns
-/// whether its program ran.
+/// whether its program has run.
 pub(super) fn end_start(id: &str) -> bool {
     if id.len() < ID_LENGTH_MIN {
         return false;
@@ -55,13 +55,13 @@ pub(super) fn end_start(id: &str) -> bool {
     was_run || is_on_record(&Path::new(RECORDS).join(id))
 }
 
-/// Whether a process has not become a program yet.
+/// Whether a process has not executed its program yet.
 fn is_preparing(command: &str) -> bool {
-    // A process that has ended has no command line any more, and it may have been anything.
+    // A process that has ended has no command line any more, so it is unknown what it was.
     command.is_empty() || command.starts_with("runc\0init\0") || command.starts_with("runc:[")
 }
 
-/// Whether a program ran, according to runc's record.
+/// Whether a program has run, according to runc's record.
 fn is_on_record(record: &Path) -> bool {
     record.join("state.json").exists() && !record.join(PIPE).exists()
 }
@@ -71,7 +71,7 @@ pub(super) fn waits(id: &str) -> bool {
     Path::new(RECORDS).join(id).join(PIPE).exists()
 }
 
-/// Whether a container's process is frozen, as it is while a kill is in progress.
+/// Whether a container's process is frozen. It is frozen while a kill is in progress.
 pub(super) fn is_frozen(pid: u32, id: &str) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| belongs(pid, &[id]) && freezers(pid).iter().any(Freezer::is_on))
@@ -87,7 +87,7 @@ fn read(pid: Pid, file: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a process belongs to a container or sandbox, or is its shim.
+/// Whether a process belongs to a container or sandbox, or is the shim of one.
 fn belongs(pid: Pid, ids: &[&str]) -> bool {
     let cgroups = read(pid, "cgroup");
     if ids.iter().any(|id| cgroups.contains(id)) {
@@ -96,7 +96,7 @@ fn belongs(pid: Pid, ids: &[&str]) -> bool {
     shim_arguments(pid).is_some_and(|words| words.iter().any(|word| ids.contains(&word.as_str())))
 }
 
-/// The arguments of a shim.
+/// The arguments of a process, if it is a shim.
 fn shim_arguments(pid: Pid) -> Option<Vec<String>> {
     let command = read(pid, "cmdline");
     let mut words = command.split('\0');
@@ -110,7 +110,7 @@ fn shim_arguments(pid: Pid) -> Option<Vec<String>> {
 fn is_of_the_host(pid: Pid) -> bool {
     let mounts = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|m| (m.dev(), m.ino()));
     let found = mounts(&pid.as_raw_nonzero().to_string());
-    // The first process, for an agent that itself runs in a container.
+    // Process 1 is also compared, for an agent that itself runs in a container.
     found.is_some() && ["self", "1"].into_iter().any(|host| mounts(host) == found)
 }
 
@@ -126,9 +126,9 @@ fn shim(pid: Pid, dir: &Path) -> Option<String> {
 /// The freezer of a cgroup.
 struct Freezer {
     dir: PathBuf,
-    /// The file with its state, and the text for frozen.
+    /// The file with its state, and the text that means frozen.
     says: (&'static str, &'static str),
-    /// The file that thaws it, and the text to write.
+    /// The file to write to, and the text that thaws it.
     told: (&'static str, &'static str),
 }
 
@@ -144,7 +144,7 @@ impl Freezer {
     }
 }
 
-/// The freezers of a process: of cgroup v1 and v2.
+/// The freezers of a process, for cgroup v1 and v2.
 fn freezers(pid: Pid) -> Vec<Freezer> {
     let root = Path::new("/sys/fs/cgroup");
     let of = |line: &str| {
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// A process in a container that imitates the shim of a removed pod, with the id of another one.
+    /// A process in a container imitates the shim of a removed pod, with the id of another pod.
     #[test]
     fn who_only_looks_like_a_shim_has_nobody_ended() {
         if !rustix::process::geteuid().is_root() {

@@ -1,22 +1,26 @@
-//! An existing runtime: containerd, CRI-O or another that speaks CRI v1.
+//! Runs pods on an existing runtime: containerd, CRI-O or another one that supports CRI v1.
 //!
 //! # Modules
 //!
-//! * `client` makes calls on a connection that reconnects by itself; `wire` has the messages.
+//! * `client` makes calls on a connection that is reopened when it breaks; `wire` has the messages.
 //! * `config` builds the CRI configurations of sandboxes and containers, `pods` and `containers` create and
 //!   remove them, `images` pulls images.
 //! * `hints` listens to the runtime's events, `wait` turns them into exits.
-//! * `native` and `exec_streams` use containerd's own API beside CRI, `leftovers` kills processes it has
-//!   lost.
+//! * `native` and `exec_streams` use containerd's own API in addition to CRI, `leftovers` kills processes
+//!   that containerd has lost track of.
 //!
 //! # No duplicates, no leftovers
 //!
 //! The agent names sandboxes and containers; the runtime assigns its own ids. The agent's name is stored as a
-//! label, so an object whose creation was not answered (the connection broke, the call hung) is searched for
-//! before it is created again. Creating, starting and removing run as separate tasks, one at a time for each
-//! name: a caller that goes away leaves nothing half done, and a removal always follows the creation.
-//! Sandboxes are labelled with the process or the node they belong to (`owner`): the sandboxes of a crashed
-//! process are removed by the next, those of a node are adopted by its next process (`adopt`).
+//! label. If a creation was not answered (the connection broke, or the call hung), the object is searched for
+//! by its label before it is created again.
+//!
+//! Creating, starting and removing run as separate tasks, one at a time for each name. A caller that goes
+//! away therefore leaves nothing half done, and a removal always follows the creation.
+//!
+//! Sandboxes are labelled with the process or the node that they belong to (`owner`). The next process
+//! removes the sandboxes of a crashed process. The next process of a node adopts the node's sandboxes
+//! (`adopt`).
 
 mod adopt;
 mod client;
@@ -66,20 +70,21 @@ pub use self::hold::hold_connection;
 pub use self::info::CriInfo;
 pub use self::node::{NodeContainer, NodeContainerState, NodeRuntime};
 
-/// The name of this runtime for users.
+/// The name of this runtime that users see.
 const NAME: &str = "cri";
 
 /// Configuration of the connection to a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct CriConfig {
-    /// `unix:///PATH`; `None`: `$CONTAINER_RUNTIME_ENDPOINT`, else the default locations.
+    /// `unix:///PATH`. `None` means `$CONTAINER_RUNTIME_ENDPOINT`, or one of the default sockets if that is
+    /// not set.
     pub endpoint: Option<String>,
     /// Time limits of calls.
     pub limits: Limits,
     /// The owner of its pods.
     pub owner: Owner,
-    /// The command that runs [`hold_connection`], program and arguments; empty: work in progress is
-    /// interrupted when this process dies.
+    /// The program and arguments of the command that runs [`hold_connection`]. If it is empty, work in
+    /// progress is interrupted when this process dies.
     pub holder: Vec<std::ffi::OsString>,
 }
 
@@ -90,7 +95,7 @@ pub struct CriRuntime {
     listener: AbortHandle,
 }
 
-/// Shared by tasks that outlive the call that began them.
+/// Shared by tasks that outlive the call that started them.
 struct Inner {
     client: Arc<Client>,
     hints: Arc<Hints>,
@@ -109,14 +114,14 @@ impl CriRuntime {
     /// Finds the runtime and checks that it answers.
     ///
     /// # Errors
-    /// Lists where a runtime was looked for, or why the one found cannot be used.
+    /// Lists where a runtime was searched for, or why the one that was found cannot be used.
     pub async fn connect(config: CriConfig) -> Result<Self, RuntimeError> {
         let path = endpoint::find(config.endpoint.as_deref())
             .map_err(|error| RuntimeError::Other(error.to_string()))?;
         let client = Arc::new(Client::new(path, config.limits, config.holder));
         let info = CriInfo::query(&client).await?;
         let hints = Arc::new(Hints::default());
-        // Not awaited: the call that opens the stream returns with the first event.
+        // This is not awaited, because the call that opens the stream returns only with the first event.
         let listener = hints::follow(client.clone(), hints.clone(), info.is_containerd());
         let listener = tokio::spawn(listener).abort_handle();
         let inner = Arc::new(Inner {
@@ -139,7 +144,7 @@ impl CriRuntime {
         &self.info
     }
 
-    /// Features of pods that the runtime does not support, a sentence each. It takes a moment to find out.
+    /// Features of pods that the runtime does not support, one sentence each. It takes a moment to find out.
     pub async fn lacks(&self) -> Vec<String> {
         let mut lacks = self.info.lacks.clone();
         if !self.inner.hints.come_alive().await {
@@ -176,7 +181,7 @@ impl Inner {
         self.slots().get(name).cloned().ok_or_else(|| missing(name))
     }
 
-    /// The lock for creating, starting or removing an object with a name.
+    /// Locks a name, for creating, starting or removing the object with that name.
     async fn turn(&self, name: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut turns = lock(&self.turns);
@@ -190,7 +195,8 @@ impl Inner {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each critical section is a single map operation: a panic cannot leave it half done.
+    // Each critical section is a single map operation, so a panic cannot leave the map in a partly changed
+    // state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -255,7 +261,7 @@ impl Runtime for CriRuntime {
 
     async fn terminate(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
         let (stop, id) = (self.inner.clone().stop(id.clone(), Some(grace)), id.clone());
-        // CRI answers when the container is gone; the caller only wants it signalled.
+        // CRI answers when the container has ended, but the caller only wants the signal to be sent.
         tokio::spawn(async move {
             if let Err(error) = stop.await {
                 tracing::warn!(container = %id, "{error}");

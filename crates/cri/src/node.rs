@@ -1,4 +1,4 @@
-//! Inspects and stops the containers of a kubelet's node.
+//! Inspects and stops the containers on a kubelet's node.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 const RESTARTS: &str = "io.kubernetes.container.restartCount";
 
-/// The answer to a stop may take this much longer than the stop itself.
+/// How much longer than the stop itself the answer to a stop may take.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
 /// A runtime that belongs to a kubelet.
@@ -29,7 +29,7 @@ pub struct NodeRuntime {
 /// The state of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeContainerState {
-    /// Created, not started; or the runtime has lost track of it.
+    /// It was created but not started, or the runtime has lost track of it.
     Other,
     /// Running.
     Running,
@@ -54,14 +54,14 @@ pub struct NodeContainer {
     pub restarts: i32,
 }
 
-/// How much a command may print; its exit code comes in the same answer.
+/// The maximum output of a command. Its exit code comes in the same answer.
 const OUTPUT_MAX: usize = 256 << 10;
 
 impl NodeRuntime {
     /// Finds the runtime and checks that it answers.
     ///
     /// # Errors
-    /// Lists where a runtime was looked for, or why the one found cannot be used.
+    /// Lists where a runtime was searched for, or why the one that was found cannot be used.
     pub async fn connect(endpoint: Option<&str>) -> Result<Self, RuntimeError> {
         let path = endpoint::find(endpoint).map_err(|error| RuntimeError::Other(error.to_string()))?;
         let client = Client::new(path, Limits::default(), Vec::new());
@@ -113,7 +113,8 @@ impl NodeRuntime {
         }
     }
 
-    /// Stops an instance: its stop signal, and KILL after `grace`. One that is gone counts as stopped.
+    /// Stops an instance: sends its stop signal, and kills it after `grace`. An instance that no longer
+    /// exists counts as stopped.
     ///
     /// # Errors
     /// The runtime refuses, or does not answer in time.
@@ -129,7 +130,7 @@ impl NodeRuntime {
     /// Runs a command in an instance. Returns its exit code, or `None` if it took longer than `limit`.
     ///
     /// # Errors
-    /// It could not be run, or has printed more than 256 KiB.
+    /// It could not be run, or it printed more than 256 KiB.
     pub async fn exec(
         &self,
         id: &str,
@@ -138,7 +139,7 @@ impl NodeRuntime {
     ) -> Result<Option<i32>, RuntimeError> {
         let timeout = i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX);
         let request = ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout };
-        // The output is not used, and many commands may end at once.
+        // The output is not used. Its size is limited because many commands may end at the same time.
         match self.client.call_within(request, limit, OUTPUT_MAX).await {
             Ok(answer) => Ok(Some(answer.exit_code)),
             Err(Fault::Expired | Fault::Late(_)) => Ok(None),

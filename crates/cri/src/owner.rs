@@ -1,5 +1,5 @@
-//! The process or node that owns a sandbox, so that sandboxes of crashed processes can be found, and those of
-//! a node.
+//! The label that names the owner of a sandbox, a process or a node. It is used to find the sandboxes of
+//! crashed processes and those of a node.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::LazyLock;
@@ -14,7 +14,7 @@ pub(super) fn label(owner: &Owner) -> String {
     }
 }
 
-/// `<pid namespace>.<pid>.<start time>` of this process.
+/// The label of this process: `<pid namespace>.<pid>.<start time>`.
 fn process() -> &'static str {
     static LABEL: LazyLock<String> = LazyLock::new(|| {
         let pid = std::process::id();
@@ -23,8 +23,8 @@ fn process() -> &'static str {
     &LABEL
 }
 
-/// Whether a label is that of a process that is certainly gone. One in another pid namespace cannot be
-/// checked from here, and a node is not a process.
+/// Whether a label belongs to a process that has certainly ended. A process in another pid namespace cannot
+/// be checked from here, and a node is not a process.
 pub(super) fn is_dead(label: &str) -> bool {
     let mut parts = label.split('.').map(|part| part.parse::<u64>().ok());
     let (Some(Some(namespace)), Some(Some(pid)), Some(Some(start))) =
@@ -40,7 +40,7 @@ fn pid_namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// In clock ticks since the boot.
+/// The start time of a process, in clock ticks since the boot.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses, which may contain anything.

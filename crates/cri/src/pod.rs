@@ -1,4 +1,4 @@
-//! What this process knows about one of its sandboxes.
+//! The data of this process about one of its sandboxes.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -8,12 +8,12 @@ use super::wire::PodSandboxConfig;
 
 /// A sandbox of this process.
 pub(super) struct Pod {
-    /// Its configuration; needed again for every container in it.
+    /// Its configuration, which every container in it needs again.
     pub(super) config: PodSandboxConfig,
     /// The runtime's id.
     pub(super) id: String,
     pub(super) dir: PathBuf,
-    /// The runtime's ids of everything that was created for it, gone or not.
+    /// The runtime's ids of everything that was created for it, including what no longer exists.
     made: Mutex<Vec<String>>,
 }
 
@@ -27,7 +27,7 @@ impl Pod {
         lock(&self.made).push(id.to_owned());
     }
 
-    /// The ids of everything that was recorded.
+    /// Takes the ids of everything that was recorded.
     pub(super) fn take_made(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.made))
     }

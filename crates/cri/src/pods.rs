@@ -1,4 +1,4 @@
-//! Sandboxes.
+//! Creates, inspects and removes sandboxes.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,16 +22,16 @@ use super::{Inner, adopt, leftovers, owner};
 use outrigger_runtime::ownership;
 use outrigger_runtime::{NetworkMode, Owner, RuntimeError, Sandbox, SandboxId, SandboxSpec};
 
-/// How often a name in use is retried with another number.
+/// How often a name that is in use is retried with another attempt number.
 const NUMBERS_MAX: u32 = 100;
 
 /// No runtime class has this handler.
 const NO_HANDLER: &str = "outrigger-no-such-handler";
 
-/// How often a sandbox that is being made is looked for.
+/// How often to check for a sandbox that is being created.
 const MAKING_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a sandbox is asked for: after word of an exit, and for how long; without events; and with them.
+/// How often to check a sandbox: after a reported exit and for how long, without events, and with events.
 const LOST_SOON: Duration = Duration::from_millis(20);
 const LOST_FOR: Duration = Duration::from_secs(5);
 const LOST_OFTEN: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ impl Drop for SandboxHints<'_> {
 }
 
 impl Inner {
-    /// Creates a sandbox. Runs to completion even if the caller is gone.
+    /// Creates a sandbox. Runs to completion even if the caller goes away.
     pub(super) async fn create_sandbox(self: Arc<Self>, spec: SandboxSpec) -> Result<Sandbox, RuntimeError> {
         let _turn = self.turn(&spec.id.0).await;
         let mut config = config::sandbox(&spec, &owner::label(self.claims.owner()))?;
@@ -111,7 +111,7 @@ impl Inner {
                 Ok(answer) => return Ok(answer.pod_sandbox_id),
                 Err(fault) => fault,
             };
-            // Another pod of the same name is running.
+            // Another pod with the same name is running.
             if fault.is_name_taken()
                 && let Some(metadata) = &mut config.metadata
                 && metadata.attempt < NUMBERS_MAX
@@ -151,7 +151,7 @@ impl Inner {
             |fault: Fault| RuntimeError::Other(format!("cannot remove the sandbox of {:?}: {fault}", id.0));
         let mut made = Vec::new();
         self.await_unfinished(&id).await.map_err(failed)?;
-        // All that have the name: a try that was not answered may have left one more.
+        // Remove all sandboxes with this name: a creation that was not answered may have left another one.
         let mut unclaimed = None;
         for sandbox in self.sandboxes_of(&id).await.map_err(failed)? {
             self.remove_by_id(&sandbox.id).await.map_err(failed)?;
@@ -160,7 +160,7 @@ impl Inner {
         }
         self.forget_containers_of(&id);
         let pod = self.pods().remove(&id);
-        // One that this process has neither created nor adopted.
+        // This process has neither created nor adopted the sandbox.
         if let Some(dir) = unclaimed.filter(|dir| pod.is_none() && dir.exists())
             && self.claims.claim(&dir).is_ok()
         {
@@ -179,8 +179,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits for a sandbox that a process of the node before this one asked for, and that may still be being made: it is not
-    /// listed before it is whole. Its name is taken from the beginning.
+    /// Waits for a sandbox that a previous process of the node requested. The runtime may still be creating
+    /// it: it lists a sandbox only when it is complete, but its name is in use from the beginning.
     async fn await_unfinished(&self, id: &SandboxId) -> Result<(), Fault> {
         let Owner::Node(node) = self.claims.owner() else { return Ok(()) };
         if !self.is_containerd || self.pods().contains_key(id) {
@@ -190,7 +190,7 @@ impl Inner {
         let Ok(config) = config::sandbox(&spec, &owner::label(self.claims.owner())) else { return Ok(()) };
         let deadline = Instant::now() + self.client.limits().work;
         while Instant::now() < deadline {
-            // Refused in any case, and first of all if the name is taken.
+            // The runtime refuses this request in any case. It first checks whether the name is in use.
             let request =
                 RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: NO_HANDLER.to_owned() };
             let answer = self.client.call(request, self.client.limits().work).await;
@@ -223,7 +223,8 @@ impl Inner {
         }
     }
 
-    /// The actual cause of a failed step in a sandbox: a lost sandbox is more than a refusal.
+    /// The actual cause of a failed step in a sandbox. If the sandbox is lost, that is the cause, and not the
+    /// runtime's error.
     pub(super) async fn unless_lost(
         &self,
         id: &SandboxId,
@@ -240,7 +241,7 @@ impl Inner {
         }
     }
 
-    /// Whether a sandbox is certainly gone.
+    /// Whether a sandbox certainly no longer exists.
     async fn is_lost(&self, pod: &Pod) -> bool {
         let request = PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         match self.client.ask(request).await {
@@ -250,8 +251,8 @@ impl Inner {
         }
     }
 
-    /// Waits until a sandbox has ended by itself: its first process died, or someone removed it. Checked when
-    /// the runtime reports an exit or restarts, and periodically in between.
+    /// Waits until a sandbox has ended by itself: its first process died, or someone removed it. This is
+    /// checked when the runtime reports an exit or restarts, and periodically in between.
     pub(super) async fn sandbox_lost(&self, id: &SandboxId) {
         let Some(pod) = self.pods().get(id).cloned() else { return std::future::pending().await };
         let hints_of_sandbox = SandboxHints { hints: &self.hints, id: &pod.id, receiver: Arc::default() };
@@ -319,7 +320,7 @@ impl Inner {
     }
 }
 
-/// Kills what a restarted runtime has lost of removed objects.
+/// Kills the processes of removed objects that a restarted runtime has lost track of.
 async fn end_leftovers(ids: Vec<String>, dir: PathBuf) {
     let ended = tokio::task::spawn_blocking(move || leftovers::end(&ids, &dir)).await.unwrap_or(0);
     if ended > 0 {
@@ -331,7 +332,8 @@ fn cannot(what: &str, pod: &str, fault: &Fault) -> RuntimeError {
     RuntimeError::Create(format!("cannot {what} the sandbox of pod {pod:?}: {fault}"))
 }
 
-/// The network namespace in a sandbox's verbose information: the file that pins it, else that of its process.
+/// The network namespace in a sandbox's verbose information: the file that pins it, or the one of its process
+/// if there is no such file.
 fn network_namespace(info: &str) -> Option<PathBuf> {
     let info: Value = serde_json::from_str(info).ok()?;
     let namespaces = info.pointer("/runtimeSpec/linux/namespaces").and_then(Value::as_array);

@@ -1,8 +1,8 @@
 //! Waits for a container's exit.
 //!
-//! One of the waiting tasks polls the container's status; the others wait for its result. It polls when the
-//! runtime hints at an exit, after every stop, and periodically in between: rarely if there are hints, else
-//! often at first and less often the longer the container runs.
+//! One of the waiting tasks polls the container's status, and the others wait for its result. It polls when
+//! the runtime hints at an exit, after every stop, and periodically in between. If there are hints, it polls
+//! rarely. Otherwise it polls often at first, and less often the longer the container runs.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -16,20 +16,20 @@ use super::native;
 use super::wire::{CONTAINER_EXITED, CONTAINER_UNKNOWN, ContainerStatus, StopContainerRequest};
 use outrigger_runtime::{ContainerId, Exit, RuntimeError};
 
-/// How often to poll for something expected at any moment: CRI's status follows an exit by tens of
-/// milliseconds, and delays that grow by a half end soon after it.
+/// How often to poll for something that is expected at any moment. CRI's status follows an exit by tens of
+/// milliseconds. Each delay is half as long again as the previous one, so polling ends soon after that.
 const SOON_MIN: Duration = Duration::from_millis(2);
 const SOON_MAX: Duration = Duration::from_millis(40);
-/// A hint without a result after this time was wrong.
+/// A hint was wrong if there is no result after this time.
 const SOON_FOR: Duration = Duration::from_secs(5);
 
-/// The fallback if hints are lost.
+/// How often to poll in case hints are lost.
 const SELDOM: Duration = Duration::from_secs(2);
 
-/// containerd's reason for an exit it has not seen.
+/// containerd's reason for an exit that it has not seen.
 const UNKNOWN: &str = "Unknown";
 
-/// Without hints: a twentieth of the time waited so far, within these.
+/// Without hints, the delay is a twentieth of the time waited so far, within these limits.
 const OFTEN: Duration = Duration::from_millis(20);
 const RARELY: Duration = Duration::from_millis(500);
 
@@ -83,8 +83,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// Waits for a container CRI has lost track of: containerd's own API still knows it. One that is unknown
-    /// there too is stopped, which makes the runtime record its end.
+    /// Waits for a container that CRI has lost track of, but that containerd's own API still knows. A
+    /// container that is unknown there too is stopped, so that the runtime records its end.
     async fn watch_unknown(&self, slot: &Slot, id: &str, status: &ContainerStatus) -> Option<Exit> {
         if self.is_containerd {
             match native::exit(&self.client, id).await {
@@ -132,7 +132,7 @@ fn pace(waited: Duration, has_hints: bool, stopping: bool) -> Duration {
 pub(super) fn exit(slot: &Slot, status: &ContainerStatus) -> Exit {
     let (mut code, mut finished_at) =
         (status.exit_code, time(status.finished_at).unwrap_or_else(SystemTime::now));
-    // The runtime knows that it ended, but not how. An event may have told.
+    // The runtime knows that the container has ended, but not how. An event may have reported it.
     if status.reason == UNKNOWN {
         match slot.receiver.ended.get() {
             Some(ended) => (code, finished_at) = *ended,

@@ -83,7 +83,7 @@ fn a_container_is_found_by_the_kubelets_labels_and_our_own() {
     }
     assert_eq!(container.annotations["io.kubernetes.container.restartCount"], "2");
     assert_eq!(container.metadata.unwrap().attempt, 2);
-    // The runtime combines the two.
+    // The runtime joins the two paths.
     assert_eq!(
         (sandbox.log_directory.as_str(), container.log_path.as_str()),
         ("/state/pods/r-0-web", "logs/main/2.log")

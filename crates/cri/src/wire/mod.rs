@@ -1,4 +1,4 @@
-//! The messages of CRI v1, and of containerd's own API, that are used here.
+//! The messages of CRI v1 and of containerd's own API that are used here.
 //!
 //! They are generated from `proto/`, which has only the messages and fields that Outrigger sets or reads. To
 //! change them, edit the protos and run `cargo xtask generate`.
@@ -17,13 +17,13 @@ pub(crate) use self::generated::runtime::v1::*;
 
 /// A request, its method, and the type of its answer.
 pub(crate) trait Rpc: Message + Clone + Default + 'static {
-    /// The method, as HTTP/2 path.
+    /// The method, as an HTTP/2 path.
     const PATH: &'static str;
-    /// The answer, single or as a stream.
+    /// The answer, or one item of a stream of answers.
     type Answer: Message + Default + 'static;
 }
 
-// Values of enums are numbers in messages. They are compared as numbers, because a runtime can send any.
+// Enum values are numbers in messages. They are compared as numbers, because a runtime can send any number.
 
 /// The state of a container that was not started.
 pub(crate) const CONTAINER_CREATED: i32 = ContainerState::ContainerCreated as i32;
@@ -31,7 +31,7 @@ pub(crate) const CONTAINER_CREATED: i32 = ContainerState::ContainerCreated as i3
 pub(crate) const CONTAINER_EXITED: i32 = ContainerState::ContainerExited as i32;
 /// The state of a container that the runtime has lost track of.
 pub(crate) const CONTAINER_UNKNOWN: i32 = ContainerState::ContainerUnknown as i32;
-/// The state of a sandbox whose containers can run; all others are stopping or gone.
+/// The state of a sandbox whose containers can run. All other sandboxes are stopping or removed.
 pub(crate) const SANDBOX_READY: i32 = PodSandboxState::SandboxReady as i32;
 
 /// The status of a task that was not started.

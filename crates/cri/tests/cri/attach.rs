@@ -1,4 +1,4 @@
-//! Commands with connected streams.
+//! Tests of commands with connected streams.
 
 use outrigger_runtime::{
     ContainerId, ExecStreamsRequest, NetworkMode, Runtime as _, RuntimeError, WindowSize,

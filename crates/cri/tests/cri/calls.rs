@@ -1,4 +1,5 @@
-//! Single calls that fail, hang or lose their answer, and runtimes that report less than containerd does.
+//! Tests of single calls that fail, hang or lose their answer, and of runtimes that report less than
+//! containerd does.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ const CALLS: [&str; 7] = [
     "RemovePodSandbox",
 ];
 
-/// The whole life of a pod, in which everything is created once.
+/// Runs a pod from its creation to its removal. Everything in it is created only once.
 async fn live(relay: &Relay, limits: Limits, what: &str) {
     let pod = Pod::on(connect(relay.endpoint(), limits).await, |_| {}).await;
     let spec = pod.script("trap 'exit 3' TERM; echo ran; while :; do sleep 0.05; done");
@@ -119,7 +120,7 @@ async fn a_removal_that_is_refused_can_be_made_again() {
     let pod = Pod::on(connect(relay.endpoint(), limits()).await, |_| {}).await;
     let id = pod.start(pod.script("true")).await.expect("start");
     pod.wait(&id).await;
-    // Sometimes containerd refuses what it does a moment later.
+    // Sometimes containerd refuses a request that it accepts a moment later.
     relay.once("RemoveContainer", Rule::Refuse);
     pod.runtime.remove_container(&id).await.expect("remove");
     relay.always("RemovePodSandbox", Rule::Refuse);
@@ -210,13 +211,13 @@ async fn events_may_be_false_repeated_or_missing() {
     let before = relay.count("ContainerStatus");
     eventually("it is looked at", || relay.count("ContainerStatus") > before).await;
     assert!(!end.is_finished(), "it runs");
-    // Its exit is not reported.
+    // The exit is not reported.
     pod.exec(&id, "kill -TERM 1").await;
     assert_eq!(end.await.expect("a task").expect("exit").code, 5);
     relay.tell(&own);
     relay.tell(&own);
     assert_eq!(pod.wait(&id).await.code, 5, "once and for all");
-    // After a report, it is seen as soon as the runtime has stored it.
+    // After a report, the exit is noticed as soon as the runtime has stored it.
     let mark = format!("told-{}", pod.id.0);
     let spec = pod.script(&format!("sleep 0.3; exit 6 # {mark}"));
     let name = spec.id.0.clone();

@@ -1,4 +1,4 @@
-//! containerd goes away, hangs, or is used by someone else.
+//! Tests in which containerd goes away, hangs, or is used by someone else.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ async fn what_is_removed_behind_our_back_is_told() {
     let id = pod.start(pod.script("sleep 1000")).await.expect("start");
     crate::support::remove_behind_our_back(&id).await;
     match pod.runtime.wait(&id).await {
-        // Whether the kill or the removal is seen is random.
+        // It is random whether the kill or the removal is noticed first.
         Err(RuntimeError::NotFound { .. }) => {}
         Ok(exit) if exit.code == 137 => {}
         other => panic!("{other:?}"),
@@ -133,7 +133,8 @@ async fn events_that_are_lost_do_no_harm() {
     let pod = Pod::on(connect(proxy.endpoint(), limits).await, |_| {}).await;
     let mark = format!("lost-{}", pod.id.0);
     let id = pod.start(pod.script(&format!("sleep 1; exit 9 # {mark}"))).await.expect("start");
-    // The connection is silent while it ends, and is abandoned; the next one does not get the event.
+    // The connection is silent while the container ends, and is abandoned. The next connection does not get
+    // the event.
     proxy.stall(true);
     eventually("it ends", || !runs_with(&mark)).await;
     let connections = proxy.accepted();
@@ -147,8 +148,8 @@ async fn events_that_are_lost_do_no_harm() {
     pod.finish().await;
 }
 
-/// The connection breaks in the middle of a start: before the runtime has received a call, and after it has
-/// carried it out. Nothing runs twice, and what can be retried is.
+/// The connection breaks in the middle of a start, before the runtime has received a call or after it has
+/// carried it out. Nothing runs twice, and calls that can be retried are retried.
 async fn a_start_without_an_answer_is_not_made_twice() {
     let dir = tempfile::tempdir().expect("a directory");
     let relay = Relay::start(dir.path(), crate::support::socket());
@@ -186,7 +187,7 @@ async fn a_start_without_an_answer_is_not_made_twice() {
                 assert_eq!(pod.wait(&id).await.code, 0, "{what}");
                 eventually("its log", || log_text(&log) == "ran\n").await;
             }
-            // There was a process already: then it must not be started again.
+            // There was already a process, so it must not be started again.
             Err(RuntimeError::Start(text)) => {
                 assert_eq!((method, rule), ("StartContainer", Rule::Withhold), "{text}");
                 assert!(text.contains("failed to start"), "{what}: {text}");

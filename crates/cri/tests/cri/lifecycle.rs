@@ -1,4 +1,4 @@
-//! Starting, waiting, stopping, commands.
+//! Tests of starting, waiting, stopping and commands.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -28,7 +28,7 @@ async fn an_exit_is_reported_with_code_times_and_log() {
     assert_eq!((exit.code, exit.oom_killed), (7, false));
     assert!(exit.started_at >= before && exit.started_at < exit.finished_at, "{exit:?}");
     assert!(exit.finished_at <= SystemTime::now(), "{exit:?}");
-    // Two streams: their order is random.
+    // The order of the two streams is random.
     assert!(["out\nerr\n", "err\nout\n"].contains(&log.as_str()), "{log}");
     pod.finish().await;
 }
@@ -56,7 +56,7 @@ async fn the_stop_signal_comes_first() {
     pod.runtime.terminate(&id, Duration::from_secs(30)).await.expect("terminate");
     assert_eq!(pod.wait(&id).await.code, 3);
     assert_eq!(log_text(&log), "ready\nasked\n");
-    // A container that is gone is not an error.
+    // A container that has already ended is not an error.
     pod.runtime.terminate(&id, Duration::from_secs(1)).await.expect("terminate again");
     pod.runtime.kill(&id).await.expect("kill again");
     pod.finish().await;
@@ -183,7 +183,7 @@ async fn several_wait_for_one_end() {
     let pod = Pod::new().await;
     let spec = pod.script("sleep 0.5; exit 4");
     let id = pod.runtime.create_container(&pod.id, spec).await.expect("create");
-    // Before the start, one of them being dropped.
+    // Two tasks wait before the start, and one of them is dropped.
     let runtime = pod.runtime.clone();
     let first = tokio::spawn({
         let (runtime, id) = (runtime.clone(), id.clone());

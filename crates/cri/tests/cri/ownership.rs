@@ -1,4 +1,4 @@
-//! A node's pods: they outlive its process, and the next one adopts them.
+//! Tests of a node's pods. They outlive the node's process, and its next process adopts them.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ async fn a_node_s_pods_are_adopted() {
     let waits = pod.runtime.create_container(&pod.id, pod.script("exit 3")).await.expect("create");
     let (id, before) = (pod.id.clone(), pod.sandbox.clone());
     let next = pod.script("exit 4");
-    // The process ends: its locks are free, its connection is closed.
+    // The process ends: its locks are released and its connection is closed.
     let dir = pod.leave();
 
     let runtime = node(state.path()).await;
@@ -55,7 +55,7 @@ async fn a_node_s_pods_are_adopted() {
     assert_eq!(runtime.wait(&ended).await.expect("wait").code, 5);
     runtime.terminate(&runs, Duration::from_secs(20)).await.expect("terminate");
     assert_eq!(runtime.wait(&runs).await.expect("wait").code, 7, "its own signal was sent");
-    // New containers can be created in it.
+    // New containers can be created in the adopted sandbox.
     let next = runtime.create_container(&id, next).await.expect("create");
     runtime.start_container(&next).await.expect("start");
     assert_eq!(runtime.wait(&next).await.expect("wait").code, 4);
@@ -64,7 +64,7 @@ async fn a_node_s_pods_are_adopted() {
     drop(dir);
 }
 
-/// A process before this one asked for the start. Its program runs, and the container's state does not say so yet.
+/// A previous process requested the start. The program runs, but the container's state does not show it yet.
 async fn a_start_that_is_under_way_is_waited_for() {
     let state = tempfile::tempdir().expect("temporary directory");
     let pod = Pod::on(node(state.path()).await, |_| {}).await;
@@ -92,7 +92,8 @@ async fn a_start_that_is_under_way_is_waited_for() {
     drop(dir);
 }
 
-/// A process that is killed while its sandbox is being made does not live to see it. The next one makes another.
+/// A process is killed while its sandbox is being created, so it never gets the answer. The next process
+/// creates another sandbox.
 async fn a_sandbox_that_was_made_in_vain_is_not_adopted() {
     let state = tempfile::tempdir().expect("temporary directory");
     let unseen = Pod::on(node(state.path()).await, |_| {}).await;

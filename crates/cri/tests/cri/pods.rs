@@ -1,4 +1,4 @@
-//! The options of a pod, and what node tools see of it.
+//! Tests of the options of a pod, and of what node tools show about it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -133,7 +133,7 @@ async fn mounts_arrive_and_missing_ones_are_refused() {
         source: source.to_owned(),
         target: target.into(),
         read_only,
-        // Others need a shared mount on the host.
+        // Other propagation needs a shared mount on the host.
         propagation: Propagation::Private,
     };
     let mut spec = pod.script("cat /ro/file; touch /ro/x || echo refused; echo new > /data/deep/er/file");
@@ -165,7 +165,7 @@ async fn command_environment_and_directory_follow_image_and_pod() {
     spec.env = vec![("BY".to_owned(), "pod".to_owned())];
     assert_eq!(pod.output(spec.clone()).await, "image pod\n/home/web\n33\n34\n");
     pod.runtime.remove_container(&spec.id).await.expect("remove");
-    // A group without a user: the image's user stays.
+    // A group without a user: the container keeps the image's user.
     let _ = fs::remove_file(&spec.log_path);
     spec.env.push(("FROM".to_owned(), "override".to_owned()));
     spec.working_dir = Some("/new/dir".to_owned());
@@ -188,7 +188,7 @@ async fn namespaces_are_shared_as_asked() {
     }
 }
 
-/// The kubelet would try these again for ever.
+/// The kubelet would retry these forever.
 async fn what_never_works_is_told_apart() {
     let runtime = connect(endpoint(), limits()).await;
     for (name, value) in [("net.ipv4.no_such_setting", "1"), ("net.ipv4.ip_forward", "many")] {
@@ -203,7 +203,7 @@ async fn what_never_works_is_told_apart() {
     }
     let pod = Pod::new().await;
     let mut spec = pod.script("true");
-    // A group needs a user: that of the image is given by its name.
+    // A group needs a user, so the image's user is given by name.
     spec.image.user = Some("nobody-knows".to_owned());
     spec.identity.run_as_group = Some(7);
     let error = pod.start(spec).await.expect_err("a user that does not exist");
@@ -230,7 +230,7 @@ async fn a_private_network_has_an_address_and_a_namespace() {
     let inode = fs::metadata(&netns).expect("the namespace is there").ino();
     assert!(log.contains(&format!("net:[{inode}]")), "{} is {inode}: {log}", netns.display());
     pod.finish().await;
-    // CRI cannot express this one.
+    // CRI cannot express this option.
     let runtime = connect(endpoint(), limits()).await;
     let dir = tempfile::tempdir().expect("a directory");
     let mut spec = sandbox_spec(dir.path());
@@ -277,7 +277,7 @@ async fn a_pod_of_the_same_name_can_run_beside() {
 async fn orphans_are_found_by_their_process() {
     let pod = Pod::new().await;
     pod.start(pod.script("sleep 1000")).await.expect("start");
-    // This process is running.
+    // The owner, this process, is still running.
     let removed = pod.runtime.clean_orphans().await.expect("clean up");
     assert!(!removed.contains(&pod.id), "{removed:?}");
     pod.finish().await;

@@ -16,7 +16,7 @@ pub(crate) struct Proxy {
     counts: Arc<Counts>,
 }
 
-/// Connections, as the client sees them.
+/// The numbers of connections, as the client sees them.
 #[derive(Default)]
 struct Counts {
     accepted: AtomicUsize,
@@ -64,7 +64,7 @@ impl Proxy {
         self.counts.accepted.load(Ordering::SeqCst)
     }
 
-    /// The number of refused ones.
+    /// The number of connections that containerd did not accept.
     pub(crate) fn refused(&self) -> usize {
         self.counts.refused.load(Ordering::SeqCst)
     }

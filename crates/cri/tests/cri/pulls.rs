@@ -1,4 +1,4 @@
-//! Images pulled by containerd from a registry these tests start themselves.
+//! Tests of images that containerd pulls from a registry. The tests start both themselves.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -53,7 +53,7 @@ impl Registry {
                 up = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
                 up || child.try_wait().expect("a child").is_some()
             });
-            // Otherwise the port was in use: try another.
+            // Otherwise the port was in use, and another one is tried.
             if up {
                 return Registry { child, port, dir };
             }
@@ -64,7 +64,7 @@ impl Registry {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Pushes an image of `bytes` bytes besides busybox.
+    /// Pushes an image with busybox and `bytes` more bytes.
     fn push(&self, name: &str, bytes: usize) -> String {
         let archive = self.dir.path().join("push.tar");
         image::write(&archive, [("localhost/push:1", serde_json::json!({"Cmd": ["sh"]}))].into_iter(), bytes);
@@ -119,7 +119,7 @@ async fn credentials_and_policies_count() {
     assert!(error.to_string().contains("imagePullSecrets (none given)"), "{error}");
     let error = pull(&runtime, &reference, PullPolicy::IfNotPresent, std::slice::from_ref(&wrong)).await;
     assert_eq!(error.expect_err("wrong password").reason(), "ErrImagePull");
-    // The second of two matching ones is tried as well; two calls at once share one pull.
+    // If two credentials match, the second is tried as well. Two concurrent calls share one pull.
     let secrets = [wrong, right];
     let (one, two) = tokio::join!(
         pull(&runtime, &reference, PullPolicy::IfNotPresent, &secrets),

@@ -19,35 +19,35 @@ use tokio::sync::broadcast;
 
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// What happens to a call.
+/// What the relay does with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// It is refused.
+    /// It refuses the call.
     Refuse,
-    /// It is not forwarded, and there is no answer.
+    /// It does not forward the call, and does not answer.
     Hang,
-    /// It is carried out, and the answer is lost.
+    /// It forwards the call, and answers with a broken connection instead of the real answer.
     Lose,
-    /// It is carried out, and there is no answer.
+    /// It forwards the call, and does not answer.
     Withhold,
-    /// Its stream ends immediately.
+    /// It ends the call's stream immediately.
     End,
-    /// The answering runtime has another name than containerd.
+    /// It changes the name of the runtime in the answer, so that it is not containerd.
     Rename,
-    /// Its stream has the events of [`Relay::tell`].
+    /// It sends the events of [`Relay::tell`] on the call's stream.
     Tell,
-    /// It is carried out, and refused as one that is under way.
+    /// It forwards the call, but answers that the same call is already in progress.
     UnderWay,
-    /// Its answer is kept.
+    /// It stores the answer.
     Keep,
-    /// It is answered with what was kept.
+    /// It answers with the stored answer.
     Recall,
 }
 
 /// The text of refusals.
 pub(crate) const REFUSAL: &str = "not in the mood";
 
-/// Events of what is carried out have arrived by then.
+/// Events of a forwarded call arrive within this time.
 const EVENTS: Duration = Duration::from_millis(500);
 
 const UNKNOWN: &str = "2";
@@ -60,7 +60,7 @@ pub(crate) struct Relay {
 
 struct Shared {
     to: PathBuf,
-    /// Rules by method; those for one call, and permanent ones.
+    /// Rules by method: those for one call, and permanent ones.
     once: Mutex<HashMap<String, Rule>>,
     always: Mutex<HashMap<String, Rule>>,
     counts: Mutex<HashMap<String, usize>>,
@@ -144,7 +144,7 @@ async fn serve(listener: UnixListener, shared: Arc<Shared>) {
             let service = service_fn(|request| answer(request, sender.clone(), shared.clone()));
             let client = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(client), service);
-            // If one breaks, so does the other.
+            // If one connection breaks, the other is closed too.
             tokio::select! {
                 _ = connection => {}
                 _ = client => {}
@@ -211,7 +211,7 @@ fn status(code: &str, text: &str) -> Response<Body> {
     response.body(Empty::new().map_err(|never| match never {}).boxed()).expect("a response")
 }
 
-/// An answer.
+/// An answer with content.
 fn whole(bytes: Bytes) -> Response<Body> {
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
@@ -231,7 +231,7 @@ fn stream(mut events: broadcast::Receiver<Bytes>) -> Response<Body> {
     Response::builder().header("content-type", "application/grpc").body(body.boxed()).expect("a response")
 }
 
-/// The same with another name of the same length.
+/// The answer with another name of the same length.
 fn renamed(bytes: &[u8]) -> Bytes {
     let (from, to) = (b"containerd", b"some-other");
     let mut bytes = bytes.to_vec();

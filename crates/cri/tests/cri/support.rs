@@ -1,4 +1,4 @@
-//! A pod on containerd, and the check that nothing of it is left.
+//! A pod on containerd for tests, and the check that nothing of it is left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use outrigger_runtime::{
 use outrigger_testkit::containerd::{Containerd, IMAGE};
 pub(crate) use outrigger_testkit::trial::{DEADLINE, eventually, log_text};
 
-/// The containerd of all tests that do not disturb it.
+/// A containerd that is shared by all tests that do not restart or stop it.
 static SHARED: Mutex<Option<Containerd>> = Mutex::new(None);
 
-/// Its endpoint; it is started by the first test that needs it.
+/// The endpoint of the shared containerd. The first test that needs it starts it.
 pub(crate) fn endpoint() -> String {
     let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     shared.get_or_insert_with(|| Containerd::start(Some(subnet()))).endpoint()
@@ -30,12 +30,12 @@ pub(crate) fn subnet() -> u8 {
     20 + u8::try_from(std::process::id() % 200).unwrap_or_default()
 }
 
-/// Its socket.
+/// The socket of the shared containerd.
 pub(crate) fn socket() -> PathBuf {
     PathBuf::from(endpoint().trim_start_matches("unix://"))
 }
 
-/// Runs `ctr` on it.
+/// Runs `ctr` on the shared containerd.
 fn ctr(args: &[&str]) -> String {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     shared.as_ref().expect("it runs").ctr(args)
@@ -46,19 +46,20 @@ fn try_ctr(args: &[&str]) -> Option<String> {
     shared.as_ref().expect("it runs").try_ctr(args).ok()
 }
 
-/// Whether the labels have a name, or belong to something in a pod of that name.
+/// Whether the labels contain a name, or belong to an object in a pod with that name.
 fn is_of(labels: &BTreeMap<String, String>, name: &str) -> bool {
     labels
         .get("outrigger.dev/id")
         .is_some_and(|id| id.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
 }
 
-/// containerd's containers or sandboxes with one of our names, or in a pod of that name: id and labels.
+/// The ids and labels of containerd's containers or sandboxes that have one of our names, or are in a pod
+/// with that name.
 fn found(kind: &str, name: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let filter = format!("labels.\"io.cri-containerd.kind\"=={kind}");
     let ids = ctr(&["containers", "list", "--quiet", &filter]);
     let of = |id: &str| -> Option<(String, BTreeMap<String, String>)> {
-        // Those of other tests come and go.
+        // Containers of other tests may disappear at any moment.
         let info: serde_json::Value = serde_json::from_str(&try_ctr(&["containers", "info", id])?).ok()?;
         Some((id.to_owned(), serde_json::from_value(info["Labels"].clone()).ok()?))
     };
@@ -70,7 +71,8 @@ pub(crate) fn labels(kind: &str, pod: &str) -> BTreeMap<String, String> {
     found(kind, pod).into_iter().next().expect("a container of the pod").1
 }
 
-/// containerd's ids of the containers or sandboxes with one of our names, or in a pod of that name.
+/// containerd's ids of the containers or sandboxes that have one of our names, or are in a pod with that
+/// name.
 pub(crate) fn ids(kind: &str, name: &str) -> Vec<String> {
     found(kind, name).into_iter().map(|(id, _)| id).collect()
 }
@@ -82,7 +84,7 @@ pub(crate) async fn remove_behind_our_back(id: &ContainerId) {
     other.remove_container(id).await.expect("remove");
 }
 
-/// Stops it. Fails if a test left something behind.
+/// Stops the shared containerd. Fails if a test left something behind.
 pub(crate) fn finish() {
     let shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     if let Some(containerd) = shared {
@@ -109,7 +111,7 @@ pub(crate) async fn node(state_dir: &Path) -> Arc<CriRuntime> {
     node_at(state_dir, endpoint()).await
 }
 
-/// The same, at another endpoint.
+/// Like [`node`], at another endpoint.
 pub(crate) async fn node_at(state_dir: &Path, endpoint: String) -> Arc<CriRuntime> {
     let owner = Owner::Node(NodeIdentity::open(state_dir).expect("no other node"));
     let config = CriConfig { endpoint: Some(endpoint), limits: limits(), owner, ..CriConfig::default() };
@@ -174,7 +176,7 @@ impl Pod {
         spec
     }
 
-    /// A directory of the host for this test alone.
+    /// A directory of the host for this test only.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::create_dir_all(&path).expect("scratch");
@@ -192,7 +194,7 @@ impl Pod {
         tokio::time::timeout(DEADLINE, self.runtime.wait(id)).await.expect("an end").expect("exit")
     }
 
-    /// Runs a container to completion: its exit, and its log without time and stream.
+    /// Runs a container until it ends. Returns its exit, and its log without time and stream.
     pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
         let log = spec.log_path.clone();
         let id = self.start(spec).await.expect("start");
@@ -200,7 +202,7 @@ impl Pod {
         (exit, log_text(&log))
     }
 
-    /// Runs a script to its successful end and returns its output.
+    /// Runs a script until it ends successfully, and returns its output.
     pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
         let (exit, log) = self.run(spec).await;
         assert_eq!(exit.code, 0, "log: {log}");
@@ -227,7 +229,7 @@ impl Pod {
         eventually(line, || log_text(log).lines().any(|l| l == line)).await;
     }
 
-    /// Leaves the pod as if this process had ended. Returns its directory.
+    /// Leaves the pod as if this process had ended. Returns the pod's directory.
     pub(crate) fn leave(self) -> tempfile::TempDir {
         self.dir
     }
