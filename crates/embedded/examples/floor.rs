@@ -1,4 +1,4 @@
-//! The floor of a start: how long the kernel needs for the objects of a pod, if nothing else is done.
+//! Measures the floor of a start: how long the kernel needs for the objects of a pod and nothing else.
 //!
 //! ```text
 //! cargo build --release -p outrigger-embedded --example floor
@@ -6,28 +6,34 @@
 //! floor --rootfs DIR --dir DIR check PROGRAM [ARGUMENT]...
 //! ```
 //!
-//! Needs root. `--rootfs` is a directory with busybox, `--dir` an empty directory on the disk that Outrigger's state
-//! directory is on. `scripts/bench-run.py --floor PATH` runs it in turns with `outrigger run`.
+//! It needs root. `--rootfs` is a directory with busybox. `--dir` is an empty directory on the same disk as
+//! Outrigger's state directory. `scripts/bench-run.py --floor PATH` runs it in turns with `outrigger run`.
 //!
-//! * `a`: five init containers and a main, all `true`. Ends when everything is removed again.
-//! * `b`: five sidecars one after the other, with one command executed in each, and a main of one second. Ends in the same way.
+//! * `a`: five init containers and a main container, all `true`. Ends when everything is removed again.
+//! * `b`: five sidecars one after the other, with one command executed in each, and a main container that
+//!   runs for one second. Ends when everything is removed again.
 //! * `e`: 100 pods of two containers. Prints the seconds until all run, then removes them.
-//! * `check`: runs a program in one container, with the caller's standard output. A program that prints its mounts,
-//!   capabilities and addresses shows whether this program still creates the same as `outrigger run`; the script compares them.
-//! * `clean`: removes the bridge, which the other commands leave for the next one, as Outrigger does for a second.
+//! * `check`: runs a program in one container, with the caller's standard output. A program that prints its
+//!   mounts, capabilities and addresses shows whether this program still creates the same objects as
+//!   `outrigger run`. The script compares them.
+//! * `clean`: removes the bridge. The other commands leave it for the next one, as Outrigger does for a
+//!   second.
 //!
-//! What is created: for a pod a tmpfs with its pinned user, network, ipc and uts namespaces and its /dev/shm, a pair of
-//! interfaces with a packet filter, cgroups, and the files that are mounted into containers. For a container cgroups with limits
-//! of processes and devices, an overlay with id-mapped layers, /dev, /proc, /sys, masked paths, id-mapped files, its own mount,
-//! pid and cgroup namespaces, a keyring, capabilities and the system call filter. Contents of filters come from the runtime's
-//! own tables.
+//! For a pod, it creates a tmpfs with its /dev/shm and its pinned user, network, ipc and uts namespaces, a
+//! pair of interfaces with a packet filter, cgroups, and the files that are mounted into containers.
 //!
-//! What is left out is everything that is not a kernel object of a container: the manifest, the engine, JSON, logs, the
-//! state on disk, the shim and its socket, the check of what was built, locks, and the care about hostile images.
+//! For a container, it creates cgroups with limits of processes and devices, an overlay with id-mapped
+//! layers, /dev, /proc, /sys, masked paths, id-mapped files, its own mount, pid and cgroup namespaces, a
+//! keyring, capabilities and the system call filter. The contents of filters come from the runtime's own
+//! tables.
 //!
-//! What happens at the same time: all containers of a pod are built at once, each by its own process, while the parent
-//! connects the pod. Outrigger does the same, for up to four containers. In `e`, each processor has a worker that starts one pod after the
-//! other.
+//! It leaves out everything that is not a kernel object of a container: the manifest, the engine, JSON, logs,
+//! the state on disk, the shim and its socket, the final check of a container, locks, and the protection
+//! against hostile images.
+//!
+//! All containers of a pod are built concurrently, each by its own process, while the parent connects the
+//! pod. Outrigger does the same, for up to four containers. In `e`, each processor has a worker that starts
+//! one pod after the other.
 
 use std::ffi::CString;
 use std::fs;
@@ -52,7 +58,7 @@ use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 const USAGE: &str = "usage: floor --rootfs DIR --dir DIR a|b|e|clean, or: … check PROGRAM [ARGUMENT]...";
 const BRIDGE: &str = "orfloor0";
 const CGROUP: &str = "outrigger-floor";
-/// The host's ids of the first pod; no pod of Outrigger has these.
+/// The host's id of the first pod's id 0. No pod of Outrigger has these ids.
 const FIRST_ID: u32 = 0x6000_0000;
 const IDS: u32 = 65536;
 /// The default of Docker, containerd and CRI-O.
@@ -83,7 +89,8 @@ const MASKED: [&str; 12] = [
     "sys/firmware",
     "sys/devices/virtual/powercap",
 ];
-/// The pod's files in a container: name in the pod's directory, path in the container.
+/// The pod's files that are mounted into containers: the name in the pod's directory, and the path in the
+/// container.
 const FILES: [(&str, &str); 3] =
     [("hosts", "etc/hosts"), ("resolv.conf", "etc/resolv.conf"), ("hostname", "etc/hostname")];
 const SIDECAR: [&str; 3] =
@@ -196,7 +203,7 @@ fn hundred_pods(machine: &Machine) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts some of the pods, reports it, and removes them when asked to.
+/// Starts some of the pods, reports that, and removes them when asked to.
 fn work(machine: &Machine, numbers: impl Iterator<Item = u32>, mut socket: UnixStream) -> io::Result<()> {
     let mut pods = Vec::new();
     for number in numbers {
@@ -220,13 +227,13 @@ fn work(machine: &Machine, numbers: impl Iterator<Item = u32>, mut socket: UnixS
     Ok(())
 }
 
-/// What all pods share.
+/// The directories and hierarchies that all pods share.
 struct Machine {
     rootfs: PathBuf,
     dir: PathBuf,
     /// The unified hierarchy.
     unified: PathBuf,
-    /// The v1 hierarchy that limits processes, unless the unified one does.
+    /// The v1 hierarchy that limits processes, if the unified one does not.
     pids: Option<PathBuf>,
     filter: Vec<libc::sock_filter>,
 }
@@ -373,7 +380,7 @@ impl<'a> Pod<'a> {
                 Ok(Container { name, builder, slot, socket, pid: None, cgroup, tasks, _output: output })
             }
             None => {
-                // So that this process ends if its parent does.
+                // Without the parent's end of the socket, this process ends if its parent does.
                 drop(socket);
                 let streams = match output {
                     Output::Pipes => [stdout.1.as_fd(), stderr.1.as_fd()],
@@ -394,7 +401,7 @@ impl<'a> Pod<'a> {
         fs::remove_dir_all(self.layer(container.name))
     }
 
-    /// Removes the pod and the containers that are left.
+    /// Removes the pod and its remaining containers.
     fn remove(self, containers: &[Container<'_>]) -> io::Result<()> {
         containers.iter().try_for_each(|container| self.remove_container(container))?;
         unmount(self.dir.join("ns"), UnmountFlags::DETACH)?;
@@ -417,7 +424,7 @@ struct Container<'a> {
     name: &'a str,
     builder: i32,
     slot: PidSlot,
-    /// Carries a byte when the container is built, takes one to start it, and ends when it runs.
+    /// Receives a byte when the container is built, sends one to start it, and closes when it runs.
     socket: UnixStream,
     pid: Option<Pid>,
     cgroup: OwnedFd,
@@ -426,7 +433,7 @@ struct Container<'a> {
 }
 
 impl Container<'_> {
-    /// Starts the program once the container is built, and returns when it runs.
+    /// Starts the program when the container is built, and returns when it runs.
     fn start(&mut self) -> io::Result<()> {
         self.socket.read_exact(&mut [0])?;
         reap(self.builder)?;
@@ -475,7 +482,7 @@ impl Container<'_> {
     }
 }
 
-/// The process that builds a container and becomes its program.
+/// The process that builds a container and then executes its program.
 struct Builder<'a> {
     pod: &'a Pod<'a>,
     name: &'a str,
@@ -485,12 +492,12 @@ struct Builder<'a> {
     tasks: Option<&'a Path>,
 }
 
-/// What a container has of the host, open and not mounted yet.
+/// The parts of the host that go into a container: open, but not mounted yet.
 struct Parts {
     root: OwnedFd,
     shm: OwnedFd,
     dev: OwnedFd,
-    /// With their paths in the container.
+    /// The files, with their paths in the container.
     files: Vec<(OwnedFd, &'static str)>,
 }
 
@@ -730,7 +737,8 @@ fn connect_streams(null: &OwnedFd, [stdout, stderr]: [BorrowedFd<'_>; 2]) -> io:
     Ok(rustix::stdio::dup2_stderr(stderr)?)
 }
 
-/// The process ends with its parent, cannot be inspected, and has a session of its own. Changing the user undoes the first two.
+/// Makes the process end with its parent, forbids its inspection, and gives it its own session. Changing the
+/// user undoes the first two.
 fn settle() -> io::Result<()> {
     // SAFETY: plain system calls.
     unsafe {
@@ -761,10 +769,11 @@ fn unshare(kinds: i32) -> io::Result<()> {
     check(unsafe { libc::unshare(kinds) }.into())
 }
 
-/// Forks with new namespaces and into a cgroup. Returns the child's pid, and none in the child.
+/// Forks with new namespaces and into a cgroup. Returns the child's pid in the parent, and `None` in the
+/// child.
 fn fork(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<i32>> {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
-    /// Places in `struct clone_args`.
+    /// Indexes of fields in `struct clone_args`.
     const FLAGS: usize = 0;
     const SIGNAL: usize = 4;
     const GROUP: usize = 10;
@@ -772,7 +781,8 @@ fn fork(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Option<i3
     args[FLAGS] = namespaces | if cgroup.is_some() { INTO_CGROUP } else { 0 };
     args[SIGNAL] = libc::SIGCHLD as u64;
     args[GROUP] = cgroup.map_or(0, |fd| fd.as_raw_fd() as u64);
-    // SAFETY: the arguments live until the call returns; the child has a copy of everything, and this process one thread.
+    // SAFETY: the arguments live until the call returns. The child has a copy of everything, and this process
+    // has one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
     check(pid)?;
     Ok(i32::try_from(pid).ok().filter(|pid| *pid != 0))
@@ -826,7 +836,7 @@ fn check(result: i64) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The pods' network, by netlink.
+/// The network of the pods, created over netlink.
 mod network {
     use super::*;
     use rustix::net::netlink::SocketAddrNetlink;
@@ -836,7 +846,7 @@ mod network {
 
     pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 211, 0, 1);
     const PREFIX: u8 = 16;
-    /// The index of a pod's interface in the pod, after loopback.
+    /// The index of a pod's interface inside the pod. Loopback has index 1.
     const POD_INDEX: u32 = 2;
     const UP: u32 = 1;
 
@@ -950,15 +960,16 @@ mod network {
         let fixed = vec![libc::AF_INET as u8, 0, 0, 0, main, boot, 0, unicast, 0, 0, 0, 0];
         let route = [fixed, attribute(5, &GATEWAY.octets()), attribute(4, &POD_INDEX.to_ne_bytes())].concat();
         inside.request(NEWROUTE, CREATE_NEW, &route)?;
-        // Until the kernel has noticed that both ends are up, packets are lost.
+        // Packets are lost until the kernel has noticed that both ends are up.
         while !is_operational(&host, &port)? {
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    /// Removes the filter of a port once the kernel has removed the port, in a process that nobody waits for. Outrigger does
-    /// this a second after the run. While the port exists, the kernel takes a grace period for it.
+    /// Removes the filter of a port after the kernel has removed the port, in a process that nobody waits
+    /// for. Outrigger does this a second after the run. If the filter were removed while the port exists, the
+    /// kernel would wait for a grace period.
     pub(super) fn forget(address: Ipv4Addr) -> io::Result<()> {
         if fork(0, None)?.is_none() {
             let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

@@ -1,9 +1,9 @@
-//! Capabilities by name, and the set of a container.
+//! The names of capabilities, and the capabilities of a container.
 
 use crate::fault::Fault;
 use outrigger_runtime::Identity;
 
-/// Names in the order of their numbers.
+/// The names of capabilities in the order of their numbers.
 const NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -73,14 +73,14 @@ pub(crate) struct CapSet(pub(crate) u64);
 impl CapSet {
     const ALL: CapSet = CapSet((1 << NAMES.len()) - 1);
 
-    /// The capability of this name, with or without `CAP_`, in any case.
+    /// The capability with this name, with or without `CAP_`, in upper or lower case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let upper = name.to_ascii_uppercase();
         let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
         NAMES.iter().position(|known| *known == bare).map(|number| CapSet(1 << number))
     }
 
-    /// The name of a capability, without `CAP_`; `None` past the last one known here.
+    /// The name of a capability, without `CAP_`. `None` if its number is not known here.
     pub(crate) fn name(number: u32) -> Option<&'static str> {
         NAMES.get(number as usize).copied()
     }
@@ -90,19 +90,20 @@ impl CapSet {
         self.0 & other.0 == other.0
     }
 
-    /// This set without those of `other`.
+    /// This set without the capabilities in `other`.
     pub(crate) fn without(self, other: CapSet) -> CapSet {
         CapSet(self.0 & !other.0)
     }
 
     /// Every capability number, with whether it is in this set.
     pub(crate) fn numbers(self) -> impl Iterator<Item = (u32, bool)> {
-        // Including numbers that only newer kernels know: unknown ones are dropped as well.
+        // This includes numbers that only newer kernels know, so that unknown capabilities are dropped as
+        // well.
         (0..64).map(move |number| (number, self.0 >> number & 1 == 1))
     }
 }
 
-/// The set for a container. `ALL` counts before names, `drop` after `add`, as in containerd.
+/// The set for a container. `ALL` is applied before names, and `drop` after `add`, as in containerd.
 pub(crate) fn wanted(identity: &Identity) -> Result<CapSet, Fault> {
     if identity.privileged {
         return Ok(CapSet::ALL);
@@ -128,8 +129,8 @@ pub(crate) fn wanted(identity: &Identity) -> Result<CapSet, Fault> {
     Ok(CapSet(set))
 }
 
-/// The set for a container whose devices are not limited: without the ones that create device nodes, which it
-/// could open.
+/// The set for a container whose devices are not limited. It lacks the capabilities that create device nodes,
+/// because the container could open such nodes.
 pub(crate) fn without_devices(identity: &Identity, set: CapSet) -> Result<CapSet, Fault> {
     let bit = |name| CapSet::named(name).unwrap_or(CapSet(0));
     let (mknod, admin) = (bit("MKNOD"), bit("SYS_ADMIN"));

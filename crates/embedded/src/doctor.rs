@@ -1,7 +1,7 @@
 //! Checks whether this machine can run pods without a container runtime, by trying.
 //!
-//! Everything created for a check is created in namespaces of a thread that ends with it, or is removed at
-//! once: the machine is left unchanged.
+//! Objects for a check are created in namespaces of a thread that ends with the check, or are removed at
+//! once. The machine is left unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,18 +17,18 @@ use crate::rootless::{self, find_program, standing};
 use crate::sys::errno_text;
 use outrigger_runtime::doctor::{Finding, Level, finding};
 
-/// The oldest kernel that has all the calls the embedded runtime makes (mount_setattr came last).
+/// The oldest kernel that has all system calls of the embedded runtime. The newest of them is mount_setattr.
 const KERNEL_MIN: (u32, u32) = (5, 12);
-/// With less free space than this there is no room for an image.
+/// With less free space than this, there is no room for an image.
 const DISK_FAIL: u64 = 64 << 20;
-/// Less free space than this will not last.
+/// Less free space than this will soon be used up.
 const DISK_WARN: u64 = 1 << 30;
 
-/// The advice where nothing is wrong with the machine.
+/// The advice if nothing is wrong with the machine.
 const AS_ROOT: &str = "run it as root, for example with sudo";
 
-/// Checks the machine. State would be kept in `state_dir`, which need not exist. For an ordinary user,
-/// [`rootless::enter`] comes first: what is available to that user is checked from inside.
+/// Checks the machine. `state_dir` is where the state would be kept; it does not have to exist. For an
+/// ordinary user, call [`rootless::enter`] first, so that this checks what the user can do.
 pub fn examine(state_dir: &Path) -> Vec<Finding> {
     let place = existing(state_dir);
     let mut all = vec![kernel(&rustix::system::uname().release().to_string_lossy()), root()];
@@ -143,7 +143,7 @@ pub fn cgroups_here() -> Finding {
     cgroups(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// Whether the number of processes of containers can be limited, as far as known without trying.
+/// Whether the number of processes of containers can be limited, as far as this is known without trying.
 pub fn counts_processes() -> bool {
     if standing().is_rootless() {
         return Hierarchies::delegated().0.iter().any(|name| name == "pids");
@@ -191,7 +191,7 @@ fn cgroups(mountinfo: &str) -> Finding {
                 .remedy("mount them: mount -t cgroup2 none /sys/fs/cgroup");
         }
     };
-    // Grouped by the kernel's error: usually all have the same.
+    // Grouped by the kernel's error, because usually all have the same one.
     let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for dir in unified.iter().chain(&v1) {
         if let Err(error) = writable(dir) {
@@ -219,7 +219,8 @@ fn writable(dir: &Path) -> io::Result<()> {
 fn apart<T: Send>(kinds: UnshareFlags, f: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: namespaces only; no file descriptor table is taken from a thread that counts on it.
+            // SAFETY: only namespaces are unshared. No thread loses the file descriptor table that it relies
+            // on.
             unsafe { rustix::thread::unshare_unsafe(kinds)? };
             f()
         });
@@ -304,7 +305,7 @@ fn seccomp() -> Finding {
         .remedy("use a kernel with CONFIG_SECCOMP_FILTER, or seccompProfile type: Unconfined")
 }
 
-/// Whether pods can have their own user ids, by trying.
+/// Tries whether pods can have their own user ids.
 fn user_namespaces(place: &Path) -> Finding {
     match crate::userns::try_here(place) {
         Ok(()) => finding(
@@ -356,7 +357,7 @@ fn network() -> Finding {
 /// Asks the kernel for an interface, which exists as long as the network namespace.
 fn add_link(kind: &str) -> io::Result<()> {
     const NEWLINK: u16 = 16;
-    /// A request with an answer, to create something new.
+    /// Flags of a request: it is answered, and creates something new.
     const FLAGS: u16 = 0x1 | 0x4 | 0x200 | 0x400;
     const LINKINFO: u16 = 18;
     const INFO_KIND: u16 = 1;
@@ -367,7 +368,7 @@ fn add_link(kind: &str) -> io::Result<()> {
         out.resize(out.len().next_multiple_of(4), 0);
         out
     };
-    // The header of a link is empty: the kernel chooses name and number.
+    // The header of the link is empty, so that the kernel chooses name and number.
     let mut body = vec![0; 16];
     body.extend(attribute(LINKINFO, &attribute(INFO_KIND, kind.as_bytes())));
     let mut message = ((body.len() + 16) as u32).to_ne_bytes().to_vec();
@@ -390,7 +391,7 @@ fn forwarding() -> Finding {
     if on {
         return finding("ip forwarding", Level::Ok, "on", "pods can reach other machines");
     }
-    // A run enables it for its bridge; whether it may can be checked without doing so.
+    // A run enables forwarding for its bridge. Whether it may do so can be checked without a change.
     match fs::OpenOptions::new().write(true).open("/proc/sys/net/ipv4/conf/default/forwarding") {
         Ok(_) => {
             finding("ip forwarding", Level::Ok, "off", "a run switches it on for the interfaces it needs")
@@ -461,7 +462,7 @@ mod tests {
     #[test]
     fn a_machine_that_runs_pods_is_found_fit_and_left_as_it_was() {
         if !rustix::process::geteuid().is_root() {
-            // The other tests that run containers are skipped here too.
+            // The other tests that run containers are also skipped here.
             let found = root();
             assert_eq!((found.level, found.remedy.is_some()), (Level::Fail, true));
             return;

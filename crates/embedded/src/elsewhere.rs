@@ -1,8 +1,9 @@
-//! Pods whose mounts are in another mount namespace.
+//! Finds pods whose mounts are in another mount namespace.
 //!
-//! The namespaces of a pod and the state of its containers are in a tmpfs that only one mount namespace shows, and those that
-//! were copied from it later. To a process of another one the pod seems to have lost everything while its containers run.
-//! Their shims keep that mount namespace alive, so it is found through them.
+//! The namespaces of a pod and the state of its containers are in a tmpfs. Only one mount namespace shows
+//! this tmpfs, and the namespaces that were copied from it later. To a process in any other mount namespace,
+//! the pod seems to have lost everything, although its containers run. Their shims keep that mount namespace
+//! alive, so it is found through them.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,18 +19,18 @@ use super::protocol::SandboxState;
 use super::{layout, rootless, sandbox};
 use outrigger_runtime::ownership;
 
-/// Where a pod runs that cannot be seen from here.
+/// Where a pod runs that is not visible from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Elsewhere {
     /// In the mount namespace of this process.
     WithProcess(i32),
-    /// In another pid namespace, too.
+    /// In another pid namespace as well.
     Unseen,
 }
 
-/// Where the pod of a directory runs, if that is not here.
+/// Where the pod of a directory runs, if it does not run here.
 pub(super) fn of_pod(pod_dir: &Path, hierarchies: &Hierarchies) -> Option<Elsewhere> {
-    // Without root nobody but its run sees that tmpfs: what must be found is on disk.
+    // Without root, only the run itself sees that tmpfs. What others must find is on disk.
     if rootless::standing().is_rootless() {
         return None;
     }
@@ -45,7 +46,7 @@ pub(super) fn of_pod(pod_dir: &Path, hierarchies: &Hierarchies) -> Option<Elsewh
     })
 }
 
-/// Refuses to be the node if pods of it run elsewhere.
+/// Refuses to be the node if some of its pods run elsewhere.
 pub(super) fn refuse(state_dir: &Path, hierarchies: &Hierarchies) -> io::Result<()> {
     for entry in fs::read_dir(layout::pods_dir(state_dir))?.flatten() {
         let dir = entry.path();
@@ -69,7 +70,8 @@ pub(super) fn refuse(state_dir: &Path, hierarchies: &Hierarchies) -> io::Result<
     Ok(())
 }
 
-/// A process whose mount namespace shows the mounts of the pod with this directory, which has the path `dir` there.
+/// Finds a process whose mount namespace shows the mounts of the pod with this directory. The directory has
+/// the path `dir` there.
 fn holder(dir: &Path, own: &OwnedFd) -> Option<i32> {
     let namespace = |process: &Path, kind: &str| {
         let found = fs::metadata(process.join("ns").join(kind)).ok()?;
@@ -80,7 +82,7 @@ fn holder(dir: &Path, own: &OwnedFd) -> Option<i32> {
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let path = process.path();
-        // What ordinary users mount is theirs to decide.
+        // Mounts of ordinary users do not count, because users can mount anything in their own namespaces.
         if namespace(&path, "user") != Some(users) {
             continue;
         }
@@ -92,7 +94,7 @@ fn holder(dir: &Path, own: &OwnedFd) -> Option<i32> {
     None
 }
 
-/// Whether the pod's directory is at this path below a root, with its tmpfs.
+/// Whether the pod's directory with its tmpfs is at this path below a root.
 fn has_mounts(root: &Path, dir: &Path, own: &OwnedFd) -> io::Result<bool> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let root = open(root, flags, Mode::empty())?;

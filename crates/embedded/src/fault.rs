@@ -1,4 +1,4 @@
-//! Why a step inside a shim or a container's first process failed, in a form that can be sent to the agent.
+//! Failures of a step inside a shim or a container's first process, in a form that can be sent to the agent.
 
 use std::fmt::Display;
 use std::io;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::sys::errno_text;
 use outrigger_runtime::{RuntimeError, UserFault};
 
-/// Which [`RuntimeError`] a fault becomes.
+/// The kind of [`RuntimeError`] that a fault becomes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FaultKind {
-    /// This machine does not have what the pod asks for.
+    /// This machine does not have what the pod requires.
     Config,
-    /// The container may not run as its user.
+    /// The container cannot run as its user.
     User(UserFault),
-    /// A volume cannot be mounted there.
+    /// A volume cannot be mounted at this path.
     MountPoint(PathBuf),
     /// The working directory is not a directory.
     WorkingDir,
-    /// The kernel refuses a sysctl, by its name.
+    /// The kernel refuses the sysctl with this name.
     Sysctl(String),
     /// The image cannot be run.
     Image,
@@ -39,11 +39,13 @@ pub(crate) struct Fault {
     pub(crate) text: String,
 }
 
-/// The longest message. Names in it are the image's and the manifest's, and what cannot be sent looks like success.
+/// The maximum length of a message. Names in it come from the image and the manifest. A message that is too
+/// long to be sent would look like success.
 const TEXT_MAX: usize = 4096;
 
 impl Fault {
-    /// Of a message that is too long the end is kept as well: it says what went wrong.
+    /// Creates a fault. If its message is too long, its beginning and its end are kept, because the end says
+    /// what went wrong.
     fn new(kind: FaultKind, text: String) -> Self {
         if text.len() <= TEXT_MAX {
             return Fault { kind, text };
@@ -106,7 +108,7 @@ impl From<Fault> for RuntimeError {
     }
 }
 
-/// Adds what was being done to an error.
+/// Adds to an error what was being done.
 pub(crate) trait Context<T> {
     /// Fails as [`FaultKind::Create`] with `what: cause`.
     fn creating<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;

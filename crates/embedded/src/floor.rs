@@ -1,4 +1,5 @@
-//! What `examples/floor.rs` shares with the runtime: kernel objects that are filled from a table. Not part of the API.
+//! Functions that `examples/floor.rs` shares with the runtime: kernel objects that are filled from a table.
+//! They are not part of the API.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -8,7 +9,7 @@ use crate::caps;
 use crate::{cgroup, network, seccomp};
 use outrigger_runtime::Identity;
 
-/// The system call filter of a container that asks for nothing special.
+/// The system call filter of a container without special settings.
 ///
 /// # Errors
 /// The kernel's version cannot be read.
@@ -21,23 +22,23 @@ pub fn system_call_filter() -> io::Result<Vec<libc::sock_filter>> {
 /// Limits the devices of a cgroup of the unified hierarchy.
 ///
 /// # Errors
-/// The kernel refused it.
+/// The kernel refuses it.
 pub fn limit_devices(cgroup: BorrowedFd<'_>) -> io::Result<()> {
     cgroup::limit_devices(cgroup)
 }
 
-/// Lets only packets of the pod pass its port, which is named after its address.
+/// Lets only the pod's own packets pass its port, which is named after its address.
 ///
 /// # Errors
-/// The kernel refused it.
+/// The kernel refuses it.
 pub fn filter_port(address: Ipv4Addr) -> io::Result<()> {
     network::filter_port(address)
 }
 
-/// Removes what [`filter_port`] made.
+/// Removes the filter of [`filter_port`].
 ///
 /// # Errors
-/// The kernel refused it.
+/// The kernel refuses it.
 pub fn unfilter_port(address: Ipv4Addr) -> io::Result<()> {
     network::unfilter_port(address)
 }

@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: each takes arbitrary untrusted bytes. Not part of the API.
+//! Entry points for fuzzing. Each takes arbitrary untrusted bytes. They are not part of the API.
 
 /// Parses the messages between an agent and a shim.
 pub fn shim(bytes: &[u8]) {

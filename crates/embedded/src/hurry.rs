@@ -1,8 +1,8 @@
-//! A request to stop the pod of a killed run sooner than its grace period says.
+//! A request to stop the pod of a killed run earlier than its grace period says.
 //!
-//! Nobody listens for such a pod: its run is gone. So the request is a file in the pod's directory, and
-//! whoever stops the pod watches for it. It holds a time of the machine's clock, because the process that
-//! writes it does not wait for that time.
+//! The run of such a pod has ended, so nobody listens for requests. The request is therefore a file in the
+//! pod's directory, and the process that stops the pod watches for it. It contains a time of the machine's
+//! clock, because the process that writes it does not wait for that time.
 
 use std::convert::Infallible;
 use std::fs;
@@ -29,23 +29,23 @@ const FILE: &str = "hurry.json";
 struct Wanted {
     /// When the grace period ends, in milliseconds since the machine was started.
     by_ms: u64,
-    /// Kill, without a stop signal.
+    /// Kill the containers without a stop signal.
     kill: bool,
 }
 
-/// Asks whoever stops a pod to do it within this time.
+/// Asks the process that stops a pod to finish within this time.
 pub(super) fn request_shorter_grace(dir: &Path, grace: Duration) -> io::Result<()> {
     let by = since_boot().saturating_add(grace);
     let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
     let (path, temporary) = (dir.join(FILE), dir.join("hurry.tmp"));
     let _ = fs::remove_file(&temporary);
-    // The directory is known from another process only: a link in it must not be followed.
+    // The directory is only known from another process, so a link in it must not be followed.
     let mut file = fs::File::create_new(&temporary)?;
     file.write_all(&serde_json::to_vec(&Wanted { by_ms, kill: grace.is_zero() })?)?;
     fs::rename(&temporary, &path)
 }
 
-/// Passes on requests for a pod, for as long as it is polled.
+/// Passes on requests for a pod, for as long as this future is polled.
 pub(super) async fn follow(dir: &Path, wanted: &watch::Sender<Option<Hurry>>) -> Infallible {
     let Err(error) = try_follow(dir, wanted).await;
     tracing::warn!(pod = %dir.display(), %error, "cannot watch for requests to stop a pod sooner");
@@ -55,7 +55,7 @@ pub(super) async fn follow(dir: &Path, wanted: &watch::Sender<Option<Hurry>>) ->
 async fn try_follow(dir: &Path, wanted: &watch::Sender<Option<Hurry>>) -> io::Result<Infallible> {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     inotify::add_watch(&inotify, dir, WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::ONLYDIR)?;
-    // SAFETY: the AsyncFd owns the descriptor from here on and nothing takes it out, so it stays open and
+    // SAFETY: the AsyncFd owns the descriptor from here on, and nothing takes it out. It stays open and
     // unchanged while it is registered.
     let inotify: AsyncFd<OwnedFd> = unsafe { AsyncFd::register(inotify)? };
     loop {
@@ -70,7 +70,8 @@ async fn try_follow(dir: &Path, wanted: &watch::Sender<Option<Hurry>>) -> io::Re
         let mut ready = inotify.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(inotify.get_ref(), &mut buffer);
-        // Which file it was does not matter: there are few changes, and reading it again is cheap.
+        // It does not matter which file has changed. There are few changes, and reading the file again is
+        // cheap.
         while !matches!(reader.next(), Err(rustix::io::Errno::AGAIN)) {}
         ready.clear_ready();
     }

@@ -1,20 +1,20 @@
 //! Paths under the state directory, and how files are created and removed there.
 //!
 //! ```text
-//! STATE/pods/SANDBOX/lock                 locked by the owning process for its life
-//!                   /node.json            there if the pod belongs to the node and not to a process
+//! STATE/pods/SANDBOX/lock                 locked by the owning process while it lives
+//!                   /node.json            exists if the pod belongs to the node and not to a process
 //!                   /sandbox.json         SandboxState
 //!                   /ns                   tmpfs with the pod's mounts
 //!                      /{user,net,ipc,uts,pid} pinned namespaces (bind mounts)
 //!                      /shm               the pod's /dev/shm (tmpfs)
 //!                      /proc              /proc of a shared pid namespace
 //!                      /containers/ID/state.json, sock
-//!                   /layers/ID/{upper,work} (rootfs: a copy, where overlayfs is refused)
+//!                   /layers/ID/{upper,work} (rootfs: a copy, if overlayfs is refused)
 //! ```
 //!
-//! What lives no longer than the machine is up is in memory: creating and deleting files in quick succession is
-//! what ext4 is slowest at. Without root that tmpfs is seen by one run only, and the next one must find the
-//! processes of a killed one, so `containers` is on disk there.
+//! Files that are not needed after a reboot are in memory, because ext4 is slow at creating and deleting
+//! files in quick succession. Without root, only one run sees that tmpfs. The next run must find the
+//! processes of a killed run, so `containers` is on disk there.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -36,7 +36,7 @@ pub(crate) use outrigger_runtime::mounts::unmount_all;
 /// How long a container that is being created may delay the removal of a pod whose owner has died.
 const MAKING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest document that is read.
+/// The maximum size of a JSON file that is read.
 pub(crate) const JSON_MAX: u64 = 64 << 20;
 
 /// Directory of the pods below the state directory.
@@ -44,12 +44,12 @@ pub(crate) fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("pods")
 }
 
-/// Lets ext4 put each directory that is made in this one into another part of the disk.
+/// Lets ext4 put each directory that is created in this one into another part of the disk.
 ///
-/// ext4 keeps what is in one directory close together, and does not use an inode again for some time after its file was
-/// deleted: it looks at each such inode of that part every time it makes a file. With the files of all pods in one
-/// part, a run takes up to twice as long if others have ended within the last minute. Other file systems refuse the flag
-/// or ignore it.
+/// ext4 keeps the contents of one directory close together. It does not reuse an inode for some time after
+/// its file was deleted. Whenever it creates a file, it looks at each such inode of that part of the disk.
+/// With the files of all pods in one part, a run takes up to twice as long if others have ended within the
+/// last minute. Other file systems refuse the flag or ignore it.
 pub(crate) fn spread(dir: &Path) {
     let set = || -> io::Result<()> {
         let dir = open_dir_for_reading(dir)?;
@@ -59,7 +59,7 @@ pub(crate) fn spread(dir: &Path) {
         }
         Ok(())
     };
-    // Only a matter of speed.
+    // A failure only costs time.
     let _ = set();
 }
 
@@ -86,18 +86,18 @@ pub(crate) fn layer_dir(pod_dir: &Path, id: &str) -> PathBuf {
     layers_dir(pod_dir).join(id)
 }
 
-/// Marks that something is being created in a pod, as long as the returned value exists: the removal of a pod
-/// whose owner has died waits for that, otherwise it would be partly recreated.
+/// Marks that something is being created in a pod, for as long as the returned value exists. The removal of a
+/// pod whose owner has died waits for this, because otherwise parts of the pod would be created again.
 ///
 /// # Errors
-/// The pod is being removed, or is gone.
+/// The pod is being removed, or no longer exists.
 pub(crate) fn begin_making(pod_dir: &Path) -> io::Result<OwnedFd> {
     let dir = open_dir_for_reading(&containers_dir(pod_dir))?;
     flock(&dir, FlockOperation::NonBlockingLockShared)?;
     Ok(dir)
 }
 
-/// Waits until nothing is being created in a pod any more, and prevents it, as long as the returned value
+/// Waits until nothing is being created in a pod any more, and prevents it for as long as the returned value
 /// exists. Does not wait for something that takes too long. Blocks.
 #[expect(
     clippy::disallowed_methods,
@@ -115,22 +115,23 @@ pub(crate) fn end_making(pod_dir: &Path) -> Option<OwnedFd> {
     Some(dir)
 }
 
-/// The containers with a directory in a pod's.
+/// The containers that have a directory in a pod's directory.
 pub(crate) fn containers(pod_dir: &Path) -> Vec<ContainerId> {
     let entries = fs::read_dir(containers_dir(pod_dir)).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| !name.starts_with('.')).map(ContainerId).collect()
 }
 
-/// Removes a container's directory, and moves its layer out of the way of another one with the same id, to be
-/// removed later. Returns where it is now. What is missing is not an error.
+/// Removes a container's directory. Moves its layer elsewhere, so that another container can have the same
+/// id, and the layer can be removed later. Returns the new path of the layer. Missing directories are not an
+/// error.
 pub(crate) fn discard_container(pod_dir: &Path, id: &str) -> io::Result<Option<PathBuf>> {
     remove_tree(&container_dir(pod_dir, id))?;
     discard_layer(&layer_dir(pod_dir, id))
 }
 
-/// Moves the layer of a container out of the way of another one with the same id, to be removed later. Returns
-/// where it is now. A missing layer is not an error.
+/// Moves the layer of a container elsewhere, so that another container can have the same id, and the layer
+/// can be removed later. Returns its new path. A missing layer is not an error.
 pub(crate) fn discard_layer(layer: &Path) -> io::Result<Option<PathBuf>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -142,43 +143,44 @@ pub(crate) fn discard_layer(layer: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Replaces a small JSON file atomically: a reader sees the old or the new one, never part of one. Not synced
-/// to disk: after a power loss none of the processes in it exist.
+/// Replaces a small JSON file atomically: a reader sees the old or the new content, never a part. The file is
+/// not synced to disk, because none of the processes in it exist after a power failure.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let temporary = path.with_extension("tmp");
     let mut file = fs::File::create(&temporary)?;
     file.write_all(&serde_json::to_vec(value)?)?;
     drop(file);
-    // Exchanged, and the old one removed: when a file is replaced, ext4 writes the new one to the disk at once.
+    // The files are exchanged and the old one is removed. If a file were replaced, ext4 would write the new
+    // one to the disk at once.
     match rustix::fs::renameat_with(CWD, &temporary, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => fs::remove_file(&temporary),
-        // There is none yet, or the file system cannot exchange files.
+        // There is no old file, or the file system cannot exchange files.
         Err(_) => fs::rename(&temporary, path),
     }
 }
 
-/// Reads a file of [`write_json`]; `None` if it is missing or incomplete.
+/// Reads a file of [`write_json`]. `None` if it is missing or incomplete.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&outrigger_runtime::private::read(path, JSON_MAX).ok()?).ok()
 }
 
-/// Opens a directory for use as a base.
+/// Opens a directory as a base for relative paths.
 pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a directory itself.
+/// Opens a directory for reading its entries.
 pub(crate) fn open_dir_for_reading(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// A short name for the socket in an open directory: socket addresses are limited to 107 bytes, state
+/// A short path of the socket in an open directory. Socket addresses are limited to 107 bytes, but state
 /// directories are not.
 pub(crate) fn socket_path(dir: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/sock", dir.as_raw_fd()))
 }
 
-/// Removes a directory tree. It may be missing, or be removed by someone else at the same time.
+/// Removes a directory tree. It may be missing, and others may remove it at the same time.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     outrigger_runtime::tree::remove(path)
 }

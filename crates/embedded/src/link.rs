@@ -1,4 +1,4 @@
-//! The agent's connection to one shim.
+//! The agent's connection to a shim, one for each container.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,7 +29,8 @@ use outrigger_runtime::{
 /// The exit code of a process killed by SIGKILL.
 const KILLED: i32 = 137;
 
-/// Reads after a command's end: more than a pipe holds, but limited in case its children never stop writing.
+/// The maximum number of reads after a command's end. This is more than a pipe holds, and limited in case the
+/// command's children never stop writing.
 const DRAIN_READS_MAX: usize = 32;
 
 /// The state of a container.
@@ -37,7 +38,7 @@ const DRAIN_READS_MAX: usize = 32;
 pub(crate) enum Phase {
     /// The shim has not answered yet.
     Creating,
-    /// It waits to be started.
+    /// It is ready to be started.
     Created,
     /// The user's program runs.
     Running(StartedRecord),
@@ -53,7 +54,7 @@ impl Phase {
     }
 }
 
-/// One container, as the agent knows it.
+/// The agent's view of one container.
 pub(crate) struct Link {
     pub(crate) stop_signal: i32,
     outgoing: mpsc::UnboundedSender<Outgoing>,
@@ -72,7 +73,7 @@ struct Outgoing {
 #[derive(Default)]
 struct Shared {
     execs: Mutex<Execs>,
-    /// The shim's process, once there is one.
+    /// The shim's process, when it is known.
     shim: Mutex<Option<Process>>,
 }
 
@@ -80,11 +81,11 @@ struct Shared {
 struct Execs {
     next: u64,
     waiting: HashMap<u64, oneshot::Sender<Result<i32, Fault>>>,
-    /// No more answers will come.
+    /// Whether no more answers will come.
     closed: bool,
 }
 
-/// The location of a container, to find its leftovers if its shim does not answer.
+/// The location of a container, used to find what is left of it if its shim does not answer.
 pub(crate) struct Remains {
     pub(crate) dir: PathBuf,
     pub(crate) cgroup: String,
@@ -92,7 +93,7 @@ pub(crate) struct Remains {
 }
 
 impl Link {
-    /// Starts a shim and lets it create a container. The result is in the phase.
+    /// Starts a shim and lets it create a container. The phase shows the result.
     pub(crate) fn spawn(
         spawner: Arc<Spawner>,
         id: ContainerId,
@@ -105,17 +106,18 @@ impl Link {
         link
     }
 
-    /// Finds the shim of a container that another process had created. If it is gone, the phase says so.
+    /// Connects to the shim of a container that another process created. If the shim has ended, the phase
+    /// shows that.
     pub(crate) fn adopt(state: &ContainerState, remains: Remains) -> Self {
         let shim = connect(&remains.dir).map_or(Shim::Gone, Shim::Running);
-        // The state is lost.
+        // A missing signal means that the state is lost.
         let stop_signal = if state.stop_signal > 0 { state.stop_signal } else { libc::SIGTERM };
         let link = Self::new(shim, stop_signal, remains);
         *lock(&link.shared.shim) = state.shim.and_then(|shim| shim.open());
         link
     }
 
-    /// Kills a shim that does not answer, and with it the container.
+    /// Kills a shim that does not answer, and its container.
     pub(crate) fn give_up(&self) {
         if let Some(shim) = &*lock(&self.shared.shim) {
             shim.kill();
@@ -136,7 +138,7 @@ impl Link {
     }
 
     pub(crate) fn send(&self, request: Request) {
-        // A shim that is gone need not be told.
+        // It does not matter if the shim has already ended.
         let _ = self.outgoing.send(Outgoing { request, fds: Vec::new() });
     }
 
@@ -161,7 +163,7 @@ impl Link {
         self.phase.borrow().is_over()
     }
 
-    /// Waits until the shim is done; kills it when it takes too long.
+    /// Waits until the shim is done. Kills it if it takes too long.
     pub(crate) async fn gone(&self) {
         let mut gone = self.gone.clone();
         let patience = std::time::Duration::from_secs(10);
@@ -202,8 +204,8 @@ impl Link {
                 },
             }
         };
-        // The command's own output has arrived by now; output of its children is not waited for. Read without
-        // tokio, which would report nothing until it has noticed that there is data.
+        // All of the command's own output has arrived by now. The output of its children is not waited for.
+        // This reads without tokio, which would report nothing until it has noticed that there is data.
         for _ in 0..DRAIN_READS_MAX {
             match rustix::io::read(&output, &mut chunk) {
                 Ok(count @ 1..) => collected.take(&chunk[..count]),
@@ -263,7 +265,7 @@ impl Link {
         let received =
             ours.async_io(Interest::READABLE, || socket::receive(ours.as_fd(), &mut [0], &mut fds)).await;
         let Some(terminal) = received.ok().and_then(|_| fds.pop()) else {
-            // It failed before that; the result says why.
+            // The command failed before its terminal was sent. The result says why.
             let fault = match (&mut done).await {
                 Ok(Err(fault)) => fault,
                 _ => Fault::other("the container ended before the command was started"),
@@ -341,8 +343,7 @@ impl Link {
     }
 }
 
-/// The writing end of a pipe or terminal that the shim holds as well, and for which the blocking mode does
-/// not matter.
+/// The writing end of a pipe or terminal. The shim holds it as well, and its blocking mode does not matter.
 fn input(fd: &OwnedFd) -> io::Result<Input> {
     let fd = fd.try_clone()?;
     rustix::io::ioctl_fionbio(&fd, true)?;
@@ -353,7 +354,7 @@ fn window(size: WindowSize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// A pipe whose inner end is another's.
+/// Creates a pipe whose inner end is for another process.
 fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
@@ -366,7 +367,7 @@ fn no_streams(error: io::Error) -> RuntimeError {
 
 /// Waits for a command's end.
 async fn end(running: Running, done: Done) -> Result<i32, RuntimeError> {
-    // Processes in the container end with it.
+    // Processes in the container end with the container.
     let result = done.await.unwrap_or(Ok(KILLED));
     drop(running);
     Ok(result?)
@@ -387,7 +388,7 @@ impl Collected {
 /// The future result of a command.
 type Done = oneshot::Receiver<Result<i32, Fault>>;
 
-/// A command that runs; dropped before its end, it is killed.
+/// A running command. It is killed if this is dropped before its end.
 struct Running {
     link: Arc<Link>,
     id: u64,
@@ -424,7 +425,7 @@ impl Drop for Running {
     }
 }
 
-/// The source of the shim.
+/// The shim that a link belongs to.
 enum Shim {
     New(Arc<Spawner>, ContainerId),
     Running(UnixStream),
@@ -512,7 +513,8 @@ impl Driver {
         }
     }
 
-    /// The shim ended without a message: makes sure that the container has ended, and reports what is known.
+    /// Called when the shim ended without a message. Makes sure that the container has ended, and reports
+    /// what is known.
     fn bury(&self) {
         let state =
             layout::read_json::<ContainerState>(&self.remains.dir.join("state.json")).unwrap_or_default();
@@ -520,7 +522,7 @@ impl Driver {
             init.kill();
         }
         self.remains.hierarchies.kill(&self.remains.cgroup);
-        // The shim reports a start before it stores it, and an exit after.
+        // The shim reports a start before it stores it, and an exit after it stores it.
         let started = match &*self.phase.borrow() {
             Phase::Running(started) => Some(*started),
             _ => state.started,
@@ -574,6 +576,6 @@ async fn write_all(stream: Arc<UnixStream>, mut queue: mpsc::UnboundedReceiver<O
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // A panic cannot leave anything half done under these locks.
+    // A panic cannot leave the data under these locks in a partly changed state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

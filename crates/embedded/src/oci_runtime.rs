@@ -1,4 +1,4 @@
-//! The OCI runtimes that are installed on this machine: finding one, and asking for its version.
+//! Finds the OCI runtimes that are installed on this machine, and their versions.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -15,10 +15,10 @@ use outrigger_runtime::RuntimeError;
 /// How long to wait for a runtime's version.
 const VERSION_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest version text that is read.
+/// The maximum length of a version text.
 const VERSION_MAX: u64 = 4096;
 
-/// Where to look for runtimes, besides `PATH`.
+/// The directories that are searched for runtimes in addition to `PATH`.
 pub(crate) const PLACES: [&str; 6] =
     ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -76,7 +76,7 @@ impl OciRuntime {
         &self.version
     }
 
-    /// Whether it refuses machines with both cgroup versions. There it is only shown v1.
+    /// Whether it refuses machines with both cgroup versions. On such a machine, it is shown only v1.
     pub(crate) fn refuses_hybrid_cgroups(&self) -> bool {
         self.version.starts_with("crun ")
     }
@@ -146,7 +146,7 @@ fn version(path: &Path) -> Result<String, VersionError> {
     }
 }
 
-/// Waits for a process, and kills it if it takes too long (then there is no status).
+/// Waits for a process. Kills it if it takes too long, and then returns no status.
 pub(crate) fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<ExitStatus>> {
     let pid = rustix::process::Pid::from_child(child);
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
@@ -181,7 +181,7 @@ mod tests {
             ("/bin/false", "`--version` failed"),
         ] {
             match OciRuntime::find(name, &[]) {
-                // GNU coreutils' `true` has a version; as a runtime it is rejected by the trial.
+                // `true` of GNU coreutils has a version. The trial rejects it as a runtime.
                 Ok(found) => assert!(name == "/bin/true" && found.version().contains("true"), "{found:?}"),
                 Err(error) => {
                     assert!(error.to_string().contains(complaint) || name == "/bin/false", "{name}: {error}")

@@ -1,4 +1,4 @@
-//! Handles the pods of processes that died.
+//! Finds, stops and removes the pods of processes that died.
 
 use std::fs;
 use std::io;
@@ -13,15 +13,15 @@ use outrigger_runtime::ownership::lock_orphan;
 use outrigger_runtime::processes::{self, Process};
 use outrigger_runtime::{SandboxId, mounts};
 
-/// A pod without an owner. This process may remove it as long as this value exists.
+/// A pod without an owner. This process may remove it while this value exists.
 pub(crate) struct Orphan {
     pub(crate) id: SandboxId,
     pub(crate) dir: PathBuf,
     _lock: OwnedFd,
 }
 
-/// The pods below a directory that have no owner. One that runs in another mount namespace is left to those who see it: it
-/// could not be stopped in order from here.
+/// The pods below a directory that have no owner. A pod that runs in another mount namespace is left to
+/// processes that see it, because it could not be stopped in order from here.
 pub(crate) fn find(pods: &Path, hierarchies: &Hierarchies) -> Vec<Orphan> {
     let Ok(entries) = fs::read_dir(pods) else { return Vec::new() };
     let orphan = |entry: fs::DirEntry| {
@@ -43,7 +43,7 @@ impl Orphan {
     }
 }
 
-/// Whether a container of a pod is running; `None` if there is no such pod here.
+/// Whether a container of a pod is running. `None` if there is no such pod here.
 pub fn is_running(state_dir: &Path, pod: &str) -> Option<bool> {
     let dir = layout::pods_dir(state_dir).join(pod);
     if !dir.is_dir() {
@@ -58,7 +58,7 @@ pub fn is_running(state_dir: &Path, pod: &str) -> Option<bool> {
     Some(layout::containers(&dir).iter().any(is_alive) || is_elsewhere())
 }
 
-/// Ends the shims and containers of a pod that no agent is connected to.
+/// Ends the shims and containers of a pod to which no agent is connected.
 pub(crate) fn end_processes(dir: &Path) {
     let states: Vec<ContainerState> = layout::containers(dir)
         .iter()
@@ -66,7 +66,7 @@ pub(crate) fn end_processes(dir: &Path) {
             layout::read_json(&layout::container_dir(dir, &container.0).join("state.json"))
         })
         .collect();
-    // Shims first: they would keep writing to the directory.
+    // Shims are killed first, because they would keep writing to the directory.
     kill_and_wait(states.iter().filter_map(|state| state.shim));
     kill_and_wait(states.iter().filter_map(|state| state.init));
 }

@@ -1,4 +1,4 @@
-//! The program that becomes a shim.
+//! Opens the program that is executed as a shim, so that containers cannot change it.
 
 use std::fs::File;
 use std::io;
@@ -13,18 +13,20 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 use super::sys::{MOUNT_ATTR_RDONLY, MountAttr, errno_text, mount_setattr};
 use outrigger_runtime::{RuntimeError, descriptors};
 
-/// The shim's program, opened through a read-only mount of its own.
+/// The shim's program, opened through its own read-only mount.
 ///
-/// A container can be made to execute `/proc/self/exe` while it is still a copy of the shim, and a process in
-/// a container may inspect another one that has not become its program yet: both could get at the host's
-/// binary. Through a read-only mount, the binary cannot be written to, whatever the container's privileges.
-/// The mount is detached before the first container exists: the kernel does not allow changing the attributes
-/// of such a mount.
+/// A container can be made to execute `/proc/self/exe` while it is still a copy of the shim. A process in a
+/// container may also inspect another one that has not executed its program yet. Both could reach the host's
+/// binary. Through a read-only mount, the binary cannot be written to, whatever privileges the container has.
+/// The mount is detached before the first container exists, because the kernel does not allow changes to the
+/// attributes of such a mount.
 pub(crate) struct ShimProgram {
     file: OwnedFd,
 }
 
 impl ShimProgram {
+    /// Opens a program.
+    ///
     /// # Errors
     /// The program cannot be opened or protected.
     pub(crate) fn open(path: &Path) -> Result<Self, RuntimeError> {
@@ -38,10 +40,10 @@ impl ShimProgram {
         Ok(ShimProgram { file })
     }
 
-    /// The command that makes it a shim in some role.
+    /// The command that runs the program as a shim in a role.
     pub(crate) fn command(&self, arguments: &[String], role: &str) -> Command {
         let mut command = Command::new(self.path());
-        // Containers may see a shim's environment: nothing of the host's.
+        // Containers may see a shim's environment, so it must not contain anything of the host's.
         command.arg0("outrigger").args(arguments).arg(role).env_clear();
         descriptors::with_first_limit(&mut command);
         command
@@ -54,7 +56,8 @@ impl ShimProgram {
 }
 
 fn through_read_only_mount(path: &Path) -> io::Result<OwnedFd> {
-    // By its name: `/proc/self/exe` may lead to a mount of another mount namespace.
+    // The program is opened by its name, because `/proc/self/exe` may lead to a mount of another mount
+    // namespace.
     let name = std::fs::canonicalize(path)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(rustix::fs::CWD, name, flags)?;
@@ -65,11 +68,11 @@ fn through_read_only_mount(path: &Path) -> io::Result<OwnedFd> {
     let attr = MountAttr { set: MOUNT_ATTR_RDONLY, ..MountAttr::default() };
     mount_setattr(mount.as_fd(), false, attr)?;
     let through = format!("/proc/self/fd/{}", mount.as_raw_fd());
-    // Closing `mount` removes the mount from every namespace; this descriptor keeps it usable.
+    // Closing `mount` removes the mount from every namespace. This descriptor keeps it usable.
     Ok(rustix::fs::open(through, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// An immutable copy in memory, for a program whose file was deleted.
+/// An immutable copy of the program in memory, for a program whose file was deleted.
 fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let copy = rustix::fs::memfd_create("outrigger", flags)?;

@@ -24,13 +24,13 @@ use outrigger_runtime::{
     ContainerSpec, Exit, PublishedPort, Resources, SandboxId, Started, StopPlan, WindowSize,
 };
 
-/// The longest frame either side accepts: an environment may be large, an attack larger.
+/// The maximum length of a frame. An environment may be large, but an attack would be larger.
 pub(crate) const FRAME_LIMIT: usize = 16 << 20;
 
-/// Agent to shim.
+/// A message from the agent to the shim.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Prepare the container. First on a fresh shim, answered by `Created` or `Failed`.
+    /// Prepare the container. This is the first message to a new shim. Answered by `Created` or `Failed`.
     Create(Box<ShimConfig>),
     /// Exec the user's program. Answered by `Started` or `Failed`.
     Start,
@@ -38,7 +38,7 @@ pub(crate) enum Request {
     Signal(i32),
     /// Kill everything in the container. No answer; `Exited` follows.
     Kill,
-    /// Run a command in the container, with the attached descriptors. Answered by `ExecDone`.
+    /// Run a command in the container with the attached descriptors. Answered by `ExecDone`.
     Exec {
         /// Chosen by the client, unique on its connection.
         id: u64,
@@ -47,9 +47,9 @@ pub(crate) enum Request {
         /// The meaning of the descriptors.
         streams: Streams,
     },
-    /// Copy the output of the container's program from now on to the two attached descriptors; a terminal's
-    /// output goes to the first. Over the third, a socket, one of [`attached_to`] is answered, with the
-    /// descriptor of standard input or the terminal.
+    /// Copy the output of the container's program from now on to the first two attached descriptors. The
+    /// output of a terminal goes to the first. The third is a socket for the answer: one of [`attached_to`],
+    /// with the descriptor of standard input or of the terminal.
     Attach,
     /// Kill the command and its children. `ExecDone` follows.
     CancelExec {
@@ -58,7 +58,7 @@ pub(crate) enum Request {
     },
 }
 
-/// What a client is attached to, as the one byte that is sent back.
+/// What a client is attached to, as the byte in the answer.
 pub(crate) mod attached_to {
     /// Pipes, without standard input.
     pub(crate) const OUTPUT: u8 = b'o';
@@ -66,11 +66,11 @@ pub(crate) mod attached_to {
     pub(crate) const PIPES: u8 = b'p';
     /// A terminal that the program does not read; the descriptor is the terminal.
     pub(crate) const SCREEN: u8 = b's';
-    /// A terminal; so is the descriptor.
+    /// A terminal; the descriptor is the terminal.
     pub(crate) const TERMINAL: u8 = b't';
 }
 
-/// Descriptors that come with [`Request::Attach`].
+/// The number of descriptors that come with [`Request::Attach`].
 pub(crate) const ATTACH_DESCRIPTORS: usize = 3;
 
 /// The standard streams of a command.
@@ -78,7 +78,7 @@ pub(crate) const ATTACH_DESCRIPTORS: usize = 3;
 pub(crate) enum Streams {
     /// One descriptor for standard output and error; standard input is empty.
     Output,
-    /// Pipes for standard output and error, and for standard input if it has one.
+    /// Pipes for standard output and error, and for standard input if `stdin` is set.
     Pipes { stdin: bool },
     /// A new terminal. Its outer end comes back over the attached socket.
     Terminal(WindowSize),
@@ -94,22 +94,23 @@ impl Streams {
     }
 }
 
-/// Shim to agent.
+/// A message from the shim to the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The container waits to be started.
+    /// The container is ready to be started.
     Created,
     /// The user's program runs.
     Started(StartedRecord),
-    /// `Create` or `Start` failed; nothing is left running and the shim ends.
+    /// `Create` or `Start` failed. Nothing is left running, and the shim ends.
     Failed(Fault),
-    /// The container ended. Last message, also the first to a client that connects after the end.
+    /// The container ended. This is the last message. A client that connects after the end gets it as the
+    /// first one.
     Exited(Exit),
     /// A command ended with this exit code, or could not be run.
     ExecDone {
         /// As in `Exec`.
         id: u64,
-        /// 128 + signal when a signal ended it.
+        /// The exit code; 128 + signal if a signal ended it.
         result: Result<i32, Fault>,
     },
     /// Something differs from the request, but the container runs.
@@ -144,45 +145,45 @@ pub(crate) struct SandboxState {
     pub(crate) id: SandboxId,
     /// The pod's directory.
     pub(crate) dir: PathBuf,
-    /// The pod's user namespace; `None` is the host's.
+    /// The pod's user namespace. `None` is the host's.
     #[serde(default)]
     pub(crate) user: Option<UserNamespace>,
-    /// Pinned namespaces; `None` is the host's.
+    /// The pinned namespaces. `None` is the host's.
     pub(crate) net: Option<PathBuf>,
     pub(crate) ipc: Option<PathBuf>,
     pub(crate) uts: Option<PathBuf>,
-    /// Pinned pid namespace shared by the containers.
+    /// The pinned pid namespace that the containers share.
     pub(crate) pid: Option<PathBuf>,
-    /// A /proc of the shared pid namespace, mounted.
+    /// The path of a mounted /proc of the shared pid namespace.
     pub(crate) proc: Option<PathBuf>,
     /// The process that holds the shared pid namespace.
     pub(crate) pause: Option<ProcessRecord>,
-    /// Containers see the host's processes.
+    /// Whether containers see the host's processes.
     pub(crate) host_pid: bool,
-    /// What containers find in `$HOSTNAME`.
+    /// The value of `$HOSTNAME` in containers.
     pub(crate) hostname: String,
-    /// What containers see as /dev/shm.
+    /// The directory that containers see as /dev/shm.
     pub(crate) shm: PathBuf,
     /// Limits of the pod as a whole.
     pub(crate) resources: Resources,
     /// Addresses of the pod.
     pub(crate) ips: Vec<IpAddr>,
-    /// Ports of the pod at the host.
+    /// The pod's ports that are reachable at the host.
     pub(crate) ports: Vec<PublishedPort>,
     /// `namespace/name`, for messages.
     pub(crate) pod: String,
-    /// The OCI runtime that creates the pod's containers; `None`: the shim does.
+    /// The OCI runtime that creates the pod's containers. `None` if the shim creates them.
     #[serde(default)]
     pub(crate) oci_runtime: Option<OciRuntime>,
-    /// The process that owns it; `None`: the node does.
+    /// The process that owns the pod. `None` if the node owns it.
     #[serde(default)]
     pub(crate) owner: Option<ProcessRecord>,
-    /// How its containers are stopped if that process dies.
+    /// How the pod's containers are stopped if that process dies.
     #[serde(default)]
     pub(crate) stop: StopPlan,
 }
 
-/// Identifies one process permanently: pids are reused, but not together with the start time.
+/// Identifies one process permanently. Pids are reused, but not together with the start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessRecord {
     pub(crate) pid: i32,
@@ -190,27 +191,27 @@ pub(crate) struct ProcessRecord {
 }
 
 impl ProcessRecord {
-    /// The process with this pid as of now.
+    /// The process that has this pid now.
     pub(crate) fn of_pid(pid: i32) -> Option<Self> {
         super::sys::start_ticks(pid).map(|start_ticks| ProcessRecord { pid, start_ticks })
     }
 
-    /// Whether it still exists (not just its pid).
+    /// Whether the process itself still exists, not just its pid.
     pub(crate) fn is_alive(&self) -> bool {
         super::sys::start_ticks(self.pid) == Some(self.start_ticks)
     }
 
-    /// Opens it, if it still exists.
+    /// Opens the process, if it still exists.
     pub(crate) fn open(&self) -> Option<Process> {
         Process::find(self.pid, || self.is_alive())
     }
 
-    /// Waits for its end; forever if that cannot be observed.
+    /// Waits for the end of the process. Waits forever if the end cannot be observed.
     pub(crate) async fn ended(&self) {
         let watch = || -> io::Result<AsyncFd<OwnedFd>> {
             let pid = rustix::process::Pid::from_raw(self.pid).ok_or(rustix::io::Errno::INVAL)?;
             let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
-            // SAFETY: the descriptor is owned by what is made here and closed with it, not before.
+            // SAFETY: the value created here owns the descriptor, which is closed with it and not before.
             Ok(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? })
         };
         match watch() {
@@ -225,7 +226,7 @@ impl ProcessRecord {
     }
 }
 
-/// A container's `state.json`, replaced by its shim at every step.
+/// A container's `state.json`, which its shim replaces at every step.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ContainerState {
     /// `name` in the manifest.
@@ -239,7 +240,7 @@ pub(crate) struct ContainerState {
     pub(crate) exit: Option<Exit>,
 }
 
-/// The user's program was exec'd.
+/// The record of a started program, written when it was exec'd.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct StartedRecord {
     pub(crate) at_ns: u64,
@@ -252,7 +253,7 @@ impl From<&StartedRecord> for Started {
     }
 }
 
-/// Nanoseconds since 1970 as the time of day.
+/// Converts nanoseconds since 1970 to a time.
 pub(crate) fn time(ns: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(ns)
 }
@@ -285,7 +286,7 @@ pub(crate) fn decode<T: DeserializeOwned>(received: &mut Vec<u8>) -> io::Result<
     }
     let message = serde_json::from_slice(&received[4..4 + length])?;
     received.drain(..4 + length);
-    // A large first message must not cost memory for the rest of the shim's life.
+    // A large first message must not use memory for the rest of the shim's life.
     received.shrink_to(4096);
     Ok(Some(message))
 }

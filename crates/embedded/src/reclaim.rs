@@ -1,7 +1,8 @@
-//! Removes what pods whose directory is gone have left elsewhere on the machine: cgroups and ranges of ids.
+//! Removes cgroups and ranges of ids that belong to pods whose directory no longer exists.
 //!
-//! Usually their run or the next one removes them. But a state directory that was removed as a whole is never looked at
-//! again. So the directory that a sandbox's cgroups belong to is noted in a file that all runs on this machine share.
+//! Usually the run of such a pod, or the next run, removes them. But a state directory that was removed as a
+//! whole is never looked at again. A file that all runs on this machine share therefore records the directory
+//! that a sandbox's cgroups belong to.
 
 use std::fs;
 use std::io;
@@ -16,22 +17,23 @@ use super::{rootless, userns};
 
 const DIRECTORY: &str = "/run/outrigger/cgroups";
 
-/// What is younger may be about to be used.
+/// The minimum age of what is removed. Younger cgroups and ranges may be about to be used.
 const OLD: Duration = Duration::from_secs(10 * 60);
 
-/// Notes which directory the cgroups of a sandbox belong to. Without the note they are never reclaimed.
+/// Records the directory that the cgroups of a sandbox belong to. Without this note, they are never
+/// reclaimed.
 pub(super) fn note(sandbox: &str, pod_dir: &Path) {
     if !rootless::standing().is_rootless() {
         let _ = note_in(Path::new(DIRECTORY), sandbox, pod_dir);
     }
 }
 
-/// Removes the note, once the cgroups are removed.
+/// Removes the note after the cgroups were removed.
 pub(super) fn forget(sandbox: &str) {
     let _ = fs::remove_file(Path::new(DIRECTORY).join(sandbox));
 }
 
-/// Reclaims what is left, the first time this process calls it. Blocks.
+/// Reclaims what is left, only at the first call in this process. Blocks.
 pub(super) fn once(hierarchies: &Hierarchies) {
     static DONE: Once = Once::new();
     if !rootless::standing().is_rootless() {
@@ -47,8 +49,8 @@ fn note_in(notes: &Path, sandbox: &str, pod_dir: &Path) -> io::Result<()> {
     fs::write(notes.join(sandbox), text)
 }
 
-/// The directory in a note, if it was written in this mount namespace: whether a path of another exists cannot be seen
-/// from here.
+/// The directory in a note, if it was written in this mount namespace. Whether a path exists in another one
+/// cannot be checked from here.
 fn read(note: &Path) -> Option<PathBuf> {
     let text = outrigger_runtime::private::read(note, 64 << 10).ok()?;
     let end = text.iter().position(|byte| *byte == b'\n')?;
@@ -74,7 +76,7 @@ fn reclaim(notes: &Path, ids: &Path, hierarchies: &Hierarchies, old: Duration) {
     }
     userns::reclaim_ids(ids, |file, dir| {
         let sandbox = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        // A note that is still there is of a pod that may live.
+        // A note that still exists belongs to a pod that may still run.
         let is_noted = notes.join(sandbox).exists() || hierarchies.exists(&cgroup::sandbox_path(sandbox));
         is_older(file, old) && is_gone(dir) && !is_noted
     });

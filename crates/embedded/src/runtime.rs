@@ -1,4 +1,4 @@
-//! [`EmbeddedRuntime`]: the agent's side.
+//! [`EmbeddedRuntime`], the part of the runtime that runs in the agent.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -35,7 +35,7 @@ use outrigger_runtime::{
     Sandbox, SandboxId, SandboxSpec, Started, Stats, UserNamespace, descriptors, signals,
 };
 
-/// The name of this runtime for users.
+/// The name of this runtime that users see.
 const NAME: &str = "embedded";
 
 /// How long to wait for the shims of an adopted pod to report the state of their containers.
@@ -46,7 +46,7 @@ const ADOPTION_PATIENCE: Duration = Duration::from_secs(10);
 pub struct EmbeddedConfig {
     /// The directory for images, pods and containers.
     pub state_dir: PathBuf,
-    /// The program that becomes a shim and the arguments that make it one, for example `/proc/self/exe shim`.
+    /// The program to run as a shim, and the arguments for that, for example `/proc/self/exe shim`.
     pub shim_command: Vec<String>,
     /// Limits on pulling an image.
     pub image_limits: ImageLimits,
@@ -54,7 +54,7 @@ pub struct EmbeddedConfig {
     pub owner: Owner,
 }
 
-/// Runs containers by itself: no daemon, no other runtime.
+/// Runs containers by itself, without a daemon and without another runtime.
 pub struct EmbeddedRuntime {
     config: EmbeddedConfig,
     images: ImageStore,
@@ -64,14 +64,15 @@ pub struct EmbeddedRuntime {
     containers: Mutex<HashMap<ContainerId, Entry>>,
     sandboxes: Mutex<HashMap<SandboxId, Pod>>,
     claims: Claims,
-    /// Created for the first pod that needs it, when running without root.
+    /// Created for the first pod that needs it, if this process runs without root.
     uplink: OnceCell<Uplink>,
     oci: OciRuntimes,
-    /// The process that stops the pods if this one is killed, once there are pods.
+    /// The process that stops the pods if this one is killed. It is started with the first pod.
     guard: tokio::sync::Mutex<Option<Child>>,
-    /// Removed sandboxes that were on the bridge: the kernel may need a moment to remove their interfaces.
+    /// Removed sandboxes that were on the bridge. The kernel may need a moment to remove their interfaces.
     off_bridge: Mutex<Vec<SandboxId>>,
-    /// The bridge was there before this run's pods, and nobody may need it when they are gone.
+    /// Whether the bridge existed before this run's pods. If so, this run releases it when one of its pods is
+    /// removed, because nobody else may need it.
     network_is_left: AtomicBool,
 }
 
@@ -82,12 +83,12 @@ struct Entry {
     pod_dir: PathBuf,
 }
 
-/// For which pod ports are opened.
+/// The kind of pod that ports are opened for.
 #[derive(Debug, Clone, Copy)]
 enum Opening {
-    /// One that starts: without its ports it must not.
+    /// A new pod. Without its ports, it must not start.
     New,
-    /// One that runs already: it goes on.
+    /// A pod that already runs. It continues without its ports.
     Adopted,
 }
 
@@ -117,7 +118,7 @@ impl EmbeddedRuntime {
     /// Opens the runtime on a state directory, which is created if missing.
     ///
     /// # Errors
-    /// Not running as root, no shim command, or no access to the state directory.
+    /// This process is not root, there is no shim command, or the state directory cannot be accessed.
     pub fn new(config: EmbeddedConfig) -> Result<Self, RuntimeError> {
         EmbeddedRuntime::may_run()?;
         let Some(program) = config.shim_command.first() else {
@@ -159,7 +160,8 @@ impl EmbeddedRuntime {
         self
     }
 
-    /// The OCI runtime that creates the containers of pods of a class; `None`: the shim creates them itself.
+    /// The OCI runtime that creates the containers of pods of a class. `None` if the shim creates them
+    /// itself.
     ///
     /// # Errors
     /// There is no such class, or its runtime is not installed.
@@ -167,18 +169,18 @@ impl EmbeddedRuntime {
         self.oci.of_class(class)
     }
 
-    /// Checks whether an OCI runtime can create containers here. Blocks until it has created one; the result
-    /// is remembered until the next boot or until the runtime is replaced.
+    /// Checks whether an OCI runtime can create containers here. Blocks until it has created one. The result
+    /// is stored until the next boot, or until the runtime is replaced.
     ///
     /// # Errors
-    /// It cannot, with its own error message.
+    /// The runtime cannot, with its own error message.
     pub fn try_oci_runtime(&self, runtime: &OciRuntime) -> Result<(), RuntimeError> {
         let shim = self.shim_command("try-oci-runtime");
         oci::try_runtime(shim, runtime, &self.config.state_dir, &self.hierarchies)
     }
 
-    /// Whether this process may create containers at all: as root, or as an ordinary user who has become root
-    /// of a user namespace ([`rootless::enter`]).
+    /// Whether this process may create containers: as root, or as an ordinary user who has become root of a
+    /// user namespace ([`rootless::enter`]).
     ///
     /// # Errors
     /// It is neither.
@@ -192,13 +194,14 @@ impl EmbeddedRuntime {
         }
     }
 
-    /// Directory of a pod: what [`SandboxSpec::pod_dir`] must be for [`EmbeddedRuntime::clean_orphans`] to find it.
+    /// The directory of a pod. [`SandboxSpec::pod_dir`] must have this value, so that
+    /// [`EmbeddedRuntime::clean_orphans`] finds it.
     pub fn pod_dir(&self, id: &SandboxId) -> PathBuf {
         layout::pods_dir(&self.config.state_dir).join(&id.0)
     }
 
     /// Creates a pod's directory and marks it as owned by this process, so that it is not taken for an
-    /// orphan. [`Runtime::create_sandbox`] does this too; call it first if the directory is filled before
+    /// orphan. [`Runtime::create_sandbox`] also does this. Call this first if the directory is filled before
     /// that.
     ///
     /// # Errors
@@ -210,7 +213,7 @@ impl EmbeddedRuntime {
         Ok(())
     }
 
-    /// Ends and removes leftovers of crashed processes in this state directory. Returns the removed
+    /// Ends and removes what crashed processes have left in this state directory. Returns the removed
     /// sandboxes.
     pub async fn clean_orphans(&self) -> Vec<SandboxId> {
         let pods = layout::pods_dir(&self.config.state_dir);
@@ -225,21 +228,21 @@ impl EmbeddedRuntime {
         }
         let hierarchies = self.hierarchies.clone();
         let _ = tokio::task::spawn_blocking(move || reclaim::once(&hierarchies)).await;
-        // Also after a run that was killed when its last pod was already gone.
+        // This is also needed after a run that was killed when its last pod was already removed.
         if network::is_changed().await {
             let pods = lock(&self.sandboxes);
             if pods.is_empty() {
                 drop(pods);
                 self.release_network_aside();
             } else {
-                // This run may be about to use it. The end of one of its pods is early enough to ask again.
+                // This run may be about to use it. It is checked again when one of its pods ends.
                 self.network_is_left.store(true, Ordering::Relaxed);
             }
         }
         removed
     }
 
-    /// Stops a pod without an owner in its order, and removes it.
+    /// Stops the containers of a pod without an owner in their order, and removes the pod.
     async fn clean_orphan(&self, orphan: Orphan) -> Option<SandboxId> {
         let (id, dir) = (orphan.id.clone(), orphan.dir.clone());
         let state = layout::read_json::<SandboxState>(&dir.join("sandbox.json"));
@@ -266,8 +269,8 @@ impl EmbeddedRuntime {
         }
     }
 
-    /// Makes sure that there is a process that stops the pods of this one if it is killed. A node's pods keep
-    /// running.
+    /// Makes sure that there is a process that stops the pods of this process if it is killed. A node's pods
+    /// keep running.
     pub async fn ensure_guard(&self) {
         if !self.config.owner.is_process() {
             return;
@@ -282,7 +285,8 @@ impl EmbeddedRuntime {
         let mut command = self.shim_command("guard");
         command.args([own.pid.to_string(), own.start_ticks.to_string()]);
         command.arg(&self.config.state_dir).args(&self.config.shim_command[1..]);
-        // It outlives the run, and whoever reads the run's output may wait for its end.
+        // The guard outlives the run, and a reader of the run's output would otherwise wait for the guard's
+        // end.
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let spawned = tokio::task::spawn_blocking(move || command.spawn()).await;
         match spawned.map_err(std::io::Error::other).flatten() {
@@ -293,8 +297,8 @@ impl EmbeddedRuntime {
         }
     }
 
-    /// If no pod of this run is on the host's bridge: those that were. Without root there is none: the bridge
-    /// of the uplink ends with the run.
+    /// The sandboxes that were on the host's bridge, if no pod of this run is on it any more. Without root
+    /// there are none, because the bridge of the uplink ends with the run.
     fn network_is_free(&self) -> Option<Vec<SandboxId>> {
         if rootless::standing().is_rootless() && !rootless::owns_network() {
             return None;
@@ -303,17 +307,17 @@ impl EmbeddedRuntime {
         (!in_use).then(|| lock(&self.off_bridge).clone())
     }
 
-    /// Starts another process that undoes the network changes on the host, if no pod needs them any more: the
-    /// kernel takes some 50 ms to remove a bridge, and nobody should wait for that. It waits a moment first,
-    /// so that consecutive runs can reuse the bridge.
+    /// Starts another process that undoes the network changes on the host, if no pod needs them any more. The
+    /// kernel takes about 50 ms to remove a bridge, and nobody should wait for that. The process first waits
+    /// a moment, so that consecutive runs can reuse the bridge.
     fn release_network_aside(&self) {
         let Some(leaving) = self.network_is_free() else { return };
         let mut command = tokio::process::Command::from(self.shim_command("release-network"));
-        // It may need `iptables`.
+        // The process may need `iptables`.
         command.envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command
             .args(leaving.iter().map(|id| &id.0))
-            // It may outlive the run, and a signal to the run's process group must not end it.
+            // The process may outlive the run, and a signal to the run's process group must not end it.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -329,7 +333,8 @@ impl EmbeddedRuntime {
     }
 
     async fn end_container(&self, entry: &Entry) {
-        // Also of one that has ended, whose shim may wait for room to write that down.
+        // This is also sent to a container that has ended. Its shim may be waiting for disk space to store
+        // that.
         entry.link.send(Request::Kill);
         entry.link.gone().await;
     }
@@ -357,7 +362,7 @@ impl EmbeddedRuntime {
         Ok(sandbox)
     }
 
-    /// The connection of pods when running without root.
+    /// The uplink of the pods, if this process runs without root.
     async fn uplink(&self, mode: NetworkMode) -> Result<Option<&Uplink>, RuntimeError> {
         if mode != NetworkMode::Private || !rootless::standing().is_rootless() || rootless::owns_network() {
             return Ok(None);
@@ -410,15 +415,15 @@ impl EmbeddedRuntime {
                 state.pod
             )));
         }
-        // After a reboot there are only files.
+        // After a reboot, only files are left.
         match sandbox::is_pinned(&state) {
             true => Ok(state),
             false => Err(not_found()),
         }
     }
 
-    /// Connects to the shims of all containers of a pod at once, and waits until each has reported the state
-    /// of its container.
+    /// Connects to the shims of all containers of a pod concurrently, and waits until each has reported the
+    /// state of its container.
     async fn adopt_containers(&self, sandbox: &SandboxId, pod_dir: &Path) -> Vec<Adopted> {
         let mut links = Vec::new();
         for id in layout::containers(pod_dir) {
@@ -473,7 +478,7 @@ impl EmbeddedRuntime {
 }
 
 impl Drop for EmbeddedRuntime {
-    /// A runtime without pods leaves no guard process behind.
+    /// Ends the guard process of a runtime without pods.
     fn drop(&mut self) {
         let has_pods = !lock(&self.sandboxes).is_empty();
         if let Some(guard) = self.guard.get_mut()
@@ -494,7 +499,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     fn check_sandbox(&self, spec: &SandboxSpec) -> Result<(), RuntimeError> {
-        // What can never be applied would be tried again for ever.
+        // Something that can never be applied would be retried forever.
         if spec.user_namespace == UserNamespace::Required && !rootless::standing().is_rootless() {
             if let Ok(Some(oci)) = self.oci.of_class(spec.runtime_class.as_deref()) {
                 userns::with_oci_runtime(spec.user_namespace, oci.name())?;
@@ -508,7 +513,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     fn gives_user_namespaces(&self) -> bool {
-        // Without root everything is in one user namespace already.
+        // Without root, everything is already in one user namespace.
         !rootless::standing().is_rootless()
     }
 
@@ -569,7 +574,7 @@ impl Runtime for EmbeddedRuntime {
         network::unpublish(&published).await;
         let (name, hierarchies) = (id.0.clone(), self.hierarchies.clone());
         let left = blocking(move || {
-            // It was not adopted, or could not be.
+            // The sandbox was not adopted, or could not be.
             let left =
                 if is_known { None } else { layout::read_json::<SandboxState>(&dir.join("sandbox.json")) };
             if !is_known {
@@ -699,7 +704,7 @@ impl Runtime for EmbeddedRuntime {
         let started = entry.link.until(|phase| match phase {
             Phase::Creating | Phase::Created => None,
             Phase::Running(started) => Some(Ok(started.into())),
-            // It ran and has already exited.
+            // The container ran and has already exited.
             Phase::Exited(exit) => Some(Ok(Started { at: exit.started_at, pid: 0 })),
             Phase::Failed(fault) => Some(Err(fault.clone())),
         });
@@ -767,7 +772,7 @@ impl Runtime for EmbeddedRuntime {
             sandbox::discard_container(&entry.sandbox.0, &container, &entry.pod_dir, &hierarchies)
         });
         if let Some(waste) = discarded.await? {
-            // Leftovers are removed with the sandbox.
+            // What remains is removed with the sandbox.
             tokio::task::spawn_blocking(move || layout::remove_tree(&waste));
         }
         lock(&self.containers).remove(id);
@@ -775,7 +780,7 @@ impl Runtime for EmbeddedRuntime {
     }
 }
 
-/// Ids become file and cgroup names.
+/// Checks an id, because it becomes the name of files and cgroups.
 fn check_id(id: &str) -> Result<(), RuntimeError> {
     let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if id.is_empty() || id.len() > ID_MAX || id.starts_with('.') || !id.bytes().all(safe) {
@@ -796,6 +801,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each critical section is a single map operation: a panic cannot leave it half done.
+    // Each critical section is a single map operation, so a panic cannot leave the map in a partly changed
+    // state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

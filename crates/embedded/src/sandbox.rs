@@ -1,4 +1,4 @@
-//! Pod sandboxes: namespaces kept alive by bind mounts, without a process.
+//! Creates and removes pod sandboxes: namespaces that bind mounts keep alive, without a process.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -20,11 +20,11 @@ use outrigger_runtime::private;
 use outrigger_runtime::processes::kill_and_wait;
 use outrigger_runtime::{NetworkMode, Resources, SandboxSpec};
 
-/// The cgroup of the process that holds a shared pid namespace: a name no container can have.
+/// The cgroup of the process that holds a shared pid namespace. No container can have this name.
 const PAUSE_CGROUP: &str = ".pause";
 
 /// Creates the namespaces, /dev/shm and cgroup of a sandbox. Blocks; runs on a separate thread. `pause` is
-/// the command that starts the process for a shared pid namespace, `owner` the process that owns the pod.
+/// the command that starts the process for a shared pid namespace. `owner` is the process that owns the pod.
 pub(crate) fn create_sandbox(
     spec: &SandboxSpec,
     hierarchies: &Hierarchies,
@@ -34,7 +34,7 @@ pub(crate) fn create_sandbox(
     let dir = &spec.pod_dir;
     let what = || format!("cannot make {}", dir.display());
     if dir.join("ns").exists() {
-        // Left over from a failed attempt.
+        // A failed attempt may have left something.
         remove(&spec.id.0, dir, hierarchies)?;
     }
     private::make_all(dir).creating(what)?;
@@ -92,7 +92,7 @@ pub(crate) fn create_sandbox(
     Ok(state)
 }
 
-/// Why a pod with namespaces of the host cannot have a user namespace.
+/// Why a pod with namespaces of the host cannot have a user namespace. `None` if it can.
 pub(crate) fn of_host_namespaces(spec: &SandboxSpec) -> Option<Refusal> {
     let of_host = [
         ("the host's network", spec.network == NetworkMode::Host),
@@ -105,7 +105,7 @@ pub(crate) fn of_host_namespaces(spec: &SandboxSpec) -> Option<Refusal> {
 
 /// Creates the pod's user namespace, if it gets one.
 fn user_namespace(spec: &SandboxSpec) -> Result<Option<(Holder, UserNamespace)>, Fault> {
-    // Without root everything is in a user namespace already.
+    // Without root, everything is already in a user namespace.
     if spec.user_namespace == outrigger_runtime::UserNamespace::Host || rootless::standing().is_rootless() {
         return Ok(None);
     }
@@ -132,7 +132,7 @@ pub(crate) fn save(state: &SandboxState) -> Result<(), Fault> {
         .creating(|| format!("cannot write in {}", state.dir.display()))
 }
 
-/// Whether the namespaces of a sandbox that another process has created still exist.
+/// Whether the namespaces of a sandbox that another process created still exist.
 pub(crate) fn is_pinned(state: &SandboxState) -> bool {
     let user = state.user.as_ref().map(|_| state.dir.join("ns/user"));
     let paths = [&state.net, &state.ipc, &state.uts, &state.pid, &user];
@@ -143,11 +143,11 @@ pub(crate) fn is_pinned(state: &SandboxState) -> bool {
     ns.is_some() && ns != device(&state.dir) && paths.into_iter().flatten().all(is_namespace)
 }
 
-/// Limits of the process that holds a shared pid namespace: it only waits. A container that may trace it can
-/// make it do more, and must not exceed its own limits that way.
+/// The limits of the process that holds a shared pid namespace, which only waits. A container that may trace
+/// it can make it do more. It must not exceed its own limits in that way.
 fn pause_resources() -> Resources {
     Resources {
-        // Itself, and the process that forks it.
+        // The process itself, and the process that forks it.
         pids_limit: Some(2),
         memory_limit_bytes: Some(16 << 20),
         ..Resources::default()
@@ -179,13 +179,14 @@ fn start_pause(
     ours.read_to_string(&mut pid)?;
     child.wait()?;
     let pid = pid.parse().map_err(|_| io::Error::other("its first process did not start"))?;
-    // Before there is a container that could reach it. Missing limits are reported for the containers.
+    // This comes before there is a container that could reach the process. Missing limits are reported for
+    // the containers.
     limits.adopt_first(pid)?;
     ProcessRecord::of_pid(pid).ok_or_else(|| io::Error::other("its first process ended"))
 }
 
-/// Mounts the directory for all mounts of the sandbox, so that one call removes all of them: each costs the
-/// kernel a grace period.
+/// Mounts the directory for all mounts of the sandbox, so that one call removes all of them. Each removal
+/// makes the kernel wait for a grace period.
 fn mount_pins(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -199,7 +200,7 @@ fn mount_shm(path: &Path, owner: u32) -> io::Result<()> {
     Ok(mount("shm", path, "tmpfs", flags, options.as_c_str())?)
 }
 
-/// Creates the namespaces on a thread that ends with them, or takes those of `holder`, and pins them.
+/// Creates the namespaces on a thread that then ends, or takes those of `holder`, and pins them.
 fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holder>) -> Result<(), Fault> {
     let mut kinds = 0;
     for (path, kind) in
@@ -229,13 +230,13 @@ fn pin_namespaces(state: &SandboxState, spec: &SandboxSpec, holder: Option<Holde
                 let path = Path::new("/proc/sys").join(name.replace('.', "/"));
                 // /proc/sys shows the namespaces of the thread that opens the file.
                 let what = || format!("cannot set sysctl {name} to {value:?}");
-                // Settings of an ipc namespace can only be written by the root of its user namespace.
+                // Only root of its user namespace can write the settings of an ipc namespace.
                 let root = state.user.as_ref().filter(|_| !name.starts_with("net."));
                 match root {
                     Some(user) => sys::as_user(user.first_id, || fs::write(&path, value)),
                     None => fs::write(&path, value),
                 }
-                // What the kernel has, and what it takes, does not change while the pod waits.
+                // Waiting does not change which settings the kernel has and which values it accepts.
                 .map_err(|error| Fault::sysctl(name, format!("{}: {}", what(), sys::errno_text(&error))))?;
             }
             for (path, name) in [(&state.net, "net"), (&state.ipc, "ipc"), (&state.uts, "uts")] {
@@ -284,7 +285,8 @@ fn bring_loopback_up() -> io::Result<()> {
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?;
-    // SAFETY: an all-zero ifreq is valid; the name fits and stays NUL-terminated; the structure outlives the call.
+    // SAFETY: an all-zero ifreq is valid. The name fits and stays NUL-terminated. The structure outlives the
+    // call.
     let result = unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
         for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
@@ -296,7 +298,8 @@ fn bring_loopback_up() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Removes everything [`create`] made, with anything still running in it. Blocks. Idempotent.
+/// Removes everything that [`create_sandbox`] created, with everything that still runs in it. Blocks.
+/// Idempotent.
 pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<(), Fault> {
     let path = cgroup::sandbox_path(id);
     hierarchies.kill(&path);
@@ -323,8 +326,8 @@ pub(crate) fn remove(id: &str, dir: &Path, hierarchies: &Hierarchies) -> Result<
     Ok(())
 }
 
-/// Frees a container's id: removes its cgroup and moves its directory out of the way. Returns where that is
-/// now, for the caller to remove later. Blocks. Idempotent.
+/// Frees a container's id: removes its cgroup and moves its directory elsewhere. Returns the new path of the
+/// directory, which the caller must remove later. Blocks. Idempotent.
 pub(crate) fn discard_container(
     sandbox: &str,
     id: &str,

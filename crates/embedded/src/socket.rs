@@ -1,4 +1,4 @@
-//! Sending and receiving bytes together with descriptors.
+//! Sends and receives bytes together with descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,16 +10,16 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Whether the other end of a socket is a process of the same user, or of root.
+/// Whether the process at the other end of a socket belongs to the same user or to root.
 pub(crate) fn is_own(socket: impl AsFd) -> bool {
     let own = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
-/// Descriptors per message.
+/// The maximum number of descriptors per message.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// Sends bytes, and descriptors with the first of them. Returns the number of bytes sent.
+/// Sends bytes, and descriptors with the first byte. Returns the number of bytes sent.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -34,7 +34,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
     }
 }
 
-/// Receives bytes and their descriptors. Zero bytes are the end.
+/// Receives bytes and their descriptors. Zero bytes mean the end.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

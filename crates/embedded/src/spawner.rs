@@ -20,16 +20,17 @@ use outrigger_runtime::processes::Process;
 /// How long a fork server may take to fork.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts shims through a fork server, which is started when it is first needed and again if it has ended.
+/// Starts shims through a fork server. The fork server is started when it is first needed, and again if it
+/// has ended.
 pub(crate) struct Spawner {
-    /// Makes the command of the fork server.
+    /// Creates the command of the fork server.
     command: Box<dyn Fn() -> std::process::Command + Send + Sync>,
     server: Mutex<Option<ForkServer>>,
 }
 
 struct ForkServer {
     control: UnixStream,
-    /// Ended and reaped when dropped.
+    /// The fork server's process, which is killed and reaped when this is dropped.
     _process: Child,
 }
 
@@ -42,7 +43,7 @@ impl Spawner {
     pub(crate) async fn prepare(&self) {
         let mut server = self.server.lock().await;
         if server.is_none() {
-            // If it fails, the first shim says so.
+            // If this fails, the first shim reports the error.
             *server = self.start().ok();
         }
     }
@@ -50,7 +51,8 @@ impl Spawner {
     /// Starts a shim. Returns the connection to it, and its process.
     pub(crate) async fn spawn(&self, id: &ContainerId) -> io::Result<(UnixStream, Process)> {
         let mut server = self.server.lock().await;
-        // It is put back when it has answered: a late answer must not be taken for that of the next request.
+        // The server is put back only after it has answered. Otherwise a late answer could be taken for the
+        // answer to the next request.
         if let Some(running) = server.take() {
             match running.fork(id).await {
                 Err(error) if is_gone(&error) => {}
@@ -60,7 +62,7 @@ impl Spawner {
                 }
             }
         }
-        // There was none, or it was killed.
+        // There was no server, or it was killed.
         let new = self.start()?;
         let result = new.fork(id).await;
         *server = Some(new);
@@ -73,7 +75,7 @@ impl Spawner {
         let mut command = Command::from((self.command)());
         command.arg(room_for_id());
         command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
-        // One that is stopped would not notice that nobody needs it any more.
+        // A stopped fork server would not notice that nobody needs it any more.
         let process = command.kill_on_drop(true).spawn()?;
         Ok(ForkServer { control: UnixStream::from_std(ours)?, _process: process })
     }
@@ -91,7 +93,7 @@ impl ForkServer {
             let receive = || socket::receive(control.as_fd(), &mut answer, &mut fds);
             control.async_io(Interest::READABLE, receive).await
         };
-        // One that is stopped is as good as gone.
+        // A stopped fork server is as useless as an ended one.
         if tokio::time::timeout(PATIENCE, ask).await?? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -102,7 +104,7 @@ impl ForkServer {
     }
 }
 
-/// Whether an error says that there is nobody at the other end any more.
+/// Whether an error means that the process at the other end has ended.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, TimedOut, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | TimedOut | UnexpectedEof)

@@ -12,22 +12,22 @@ pub(crate) use outrigger_runtime::errno::errno_text;
 use outrigger_runtime::rootless;
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-/// The new process of [`clone3`].
+/// The result of [`clone3`].
 pub(crate) enum Cloned {
-    /// This is the child.
+    /// This process is the child.
     Child,
-    /// This is the parent.
+    /// This process is the parent.
     Parent {
-        /// The child, as this process sees it.
+        /// The child's pid, as this process sees it.
         pid: i32,
         /// A handle that never refers to another process.
         pidfd: OwnedFd,
     },
 }
 
-/// Forks with namespaces, and into a cgroup of the unified hierarchy if one is given.
+/// Forks with new namespaces, and into a cgroup of the unified hierarchy if one is given.
 ///
-/// The caller must be single-threaded: the child continues to allocate memory and to use std.
+/// The caller must be single-threaded, because the child continues to allocate memory and to use std.
 pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     #[repr(C)]
     #[derive(Default)]
@@ -57,8 +57,9 @@ pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Res
         args.flags |= INTO_CGROUP;
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
-    // SAFETY: the arguments live until the call returns; without CLONE_VM the child gets its own copy of everything,
-    // and the caller is single-threaded, so no lock can be held by a thread the child does not have.
+    // SAFETY: the arguments live until the call returns. Without CLONE_VM, the child gets its own copy of
+    // everything. The caller is single-threaded, so no lock can be held by a thread that the child does not
+    // have.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -68,15 +69,16 @@ pub(crate) fn clone3(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> io::Res
     }
 }
 
-/// Forks a process into new namespaces that only keeps them until it is killed, or the calling thread ends.
-/// The caller may have other threads.
+/// Forks a process into new namespaces. It only keeps them alive until it is killed or the calling thread
+/// ends. The caller may have other threads.
 pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set before it is read, pthread_sigmask the one it returns.
+    // SAFETY: sigfillset initialises the set before it is read, and pthread_sigmask initialises the set that
+    // it returns.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
-        // A signal for this process must not run its handlers in the other one, which has the same
+        // A signal for this process must not run its handlers in the other process, which has the same
         // descriptors.
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
@@ -84,10 +86,11 @@ pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     let parent = unsafe { libc::getpid() };
     let cloned = clone3(namespaces, None);
     if let Ok(Cloned::Child) = cloned {
-        // SAFETY: plain system calls, which allocate nothing: another thread may have held the allocator's lock.
+        // SAFETY: plain system calls, which allocate nothing. This matters because another thread may have
+        // held the allocator's lock.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-            // If the parent ended before that, there is no signal.
+            // If the parent ended before the call, there is no signal.
             while libc::getppid() == parent {
                 libc::pause();
             }
@@ -102,14 +105,14 @@ pub(crate) fn hold_namespaces(namespaces: i32) -> io::Result<(i32, OwnedFd)> {
     }
 }
 
-/// The pid of a process that another one forked, in shared memory: passed without a system call, which a
-/// filter might refuse by then.
+/// The pid of a process that another process forked, in shared memory. No system call is needed to pass it,
+/// because a filter might refuse one by then.
 pub(crate) struct PidSlot(std::ptr::NonNull<AtomicI32>);
 
 impl PidSlot {
-    /// Must be created before the fork of the process that fills it.
+    /// Creates an empty slot. Must be called before the fork of the process that fills it.
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: a fresh anonymous mapping that nothing else refers to; pages begin as zeroes.
+        // SAFETY: a fresh anonymous mapping that nothing else refers to. Its pages are filled with zeros.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -126,9 +129,9 @@ impl PidSlot {
         }
     }
 
-    /// The pid, once there is a process.
+    /// The pid, if the process exists.
     pub(crate) fn get(&self) -> Option<i32> {
-        // SAFETY: the mapping lives as long as this value and is only ever used as an atomic number.
+        // SAFETY: the mapping lives as long as this value, and is only ever used as an atomic number.
         let pid = unsafe { self.0.as_ref() }.load(Ordering::Acquire);
         (pid > 0).then_some(pid)
     }
@@ -136,7 +139,7 @@ impl PidSlot {
 
 impl Drop for PidSlot {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` and nothing refers to it any more.
+        // SAFETY: `new` created the mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<AtomicI32>()) };
     }
 }
@@ -144,29 +147,29 @@ impl Drop for PidSlot {
 /// Flags of [`fork_sibling`].
 pub(crate) const SIBLING_FLAGS: i32 = libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
 
-/// Forks a child of the caller's parent, in the pid namespace the caller's children are in, and puts its pid, as the
-/// caller sees it, into `slot`. Returns whether this is the child.
+/// Forks a child of the caller's parent, in the pid namespace of the caller's children. Stores the child's
+/// pid, as the caller sees it, in `slot`. Returns whether this is the child.
 ///
-/// The caller must be single-threaded: the child continues to allocate memory and to use std.
+/// The caller must be single-threaded, because the child continues to allocate memory and to use std.
 pub(crate) fn fork_sibling(slot: &PidSlot) -> io::Result<bool> {
-    // Not clone3: filters cannot look into its arguments and therefore refuse it.
-    // SAFETY: without CLONE_VM the child has a copy of everything, its stack included; the slot outlives the call. The
-    // first three arguments are the same on every architecture.
+    // This does not use clone3, because filters cannot read its arguments and therefore refuse it.
+    // SAFETY: without CLONE_VM the child has a copy of everything, including its stack. The slot outlives the
+    // call. The first three arguments are the same on every architecture.
     let pid = unsafe { libc::syscall(libc::SYS_clone, SIBLING_FLAGS, 0, slot.0.as_ptr(), 0, 0) };
     check(pid as i32)?;
     Ok(pid == 0)
 }
 
-/// Does something as another user, only on the calling thread.
+/// Does something as another user. Only the calling thread changes its user.
 pub(crate) fn as_user(uid: u32, task: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    // With the system call: libc's function changes the user of all threads.
+    // This uses the system call, because libc's function changes the user of all threads.
     let set = |uid: u32| {
         // SAFETY: plain system call; minus one keeps the other ids.
         check(unsafe { libc::syscall(libc::SYS_setresuid, -1_i32, uid, -1_i32) } as i32)
     };
     set(uid)?;
     let result = task();
-    // The capabilities come back with it.
+    // This also restores the capabilities.
     set(0)?;
     result
 }
@@ -185,22 +188,23 @@ pub(crate) fn join_new_keyring() -> io::Result<()> {
     }
 }
 
-/// Moves the calling thread into namespaces.
+/// Moves the calling thread into existing namespaces.
 pub(crate) fn setns(fd: BorrowedFd<'_>, kinds: i32) -> io::Result<()> {
-    // SAFETY: plain system call on a descriptor the caller owns.
+    // SAFETY: plain system call on a descriptor that the caller owns.
     check(unsafe { libc::setns(fd.as_raw_fd(), kinds) })
 }
 
-/// Moves the calling thread to new namespaces.
+/// Moves the calling thread into new namespaces.
 pub(crate) fn unshare(kinds: i32) -> io::Result<()> {
-    // SAFETY: callers pass namespace flags only (and CLONE_FS), which no other thread can observe.
+    // SAFETY: callers pass only namespace flags (and CLONE_FS), which no other thread can observe.
     check(unsafe { libc::unshare(kinds) })
 }
 
 /// Whether a namespace belongs to the caller's user namespace, so that its root has privileges over it.
 pub(crate) fn owns_namespace(namespace: BorrowedFd<'_>) -> bool {
     const NS_GET_USERNS: libc::c_ulong = 0xb701;
-    // SAFETY: the request takes no argument and returns a fresh descriptor, or -1 for what belongs to others.
+    // SAFETY: the request takes no argument. It returns a fresh descriptor, or -1 for a namespace that
+    // belongs to others.
     unsafe {
         let fd = libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _);
         fd >= 0 && {
@@ -210,33 +214,33 @@ pub(crate) fn owns_namespace(namespace: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// The changes of a mount, for [`mount_setattr`].
+/// The changes to a mount, for [`mount_setattr`].
 #[repr(C)]
 #[derive(Default, Clone, Copy)]
 pub(crate) struct MountAttr {
-    /// `MOUNT_ATTR_*` to set.
+    /// The `MOUNT_ATTR_*` flags to set.
     pub(crate) set: u64,
-    /// `MOUNT_ATTR_*` to clear.
+    /// The `MOUNT_ATTR_*` flags to clear.
     pub(crate) clear: u64,
     /// `MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED` or 0.
     pub(crate) propagation: u64,
-    /// User namespace of an id-mapped mount.
+    /// The user namespace of an id-mapped mount.
     pub(crate) userns_fd: u64,
 }
 
-/// Read-only.
+/// The mount is read-only.
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x1;
 /// Device nodes cannot be opened.
 pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x4;
-/// Ids are those of a user namespace.
+/// The ids are mapped by a user namespace.
 pub(crate) const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
 
-/// No set-user-id programs.
+/// Programs do not get the user of their set-user-id bit.
 pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x2;
-/// No programs.
+/// Programs cannot be executed.
 pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 
-/// Changes a mount that is open as `mount`, with everything below it if `recursive`.
+/// Changes a mount that is open as `mount`, and all mounts below it if `recursive`.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attr: MountAttr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is a NUL-terminated constant and the structure lives until the call returns.
@@ -258,7 +262,7 @@ pub(crate) fn clone_mount(source: &Path, recursive: bool) -> io::Result<OwnedFd>
     Ok(open_tree(rustix::fs::CWD, source, clone_flags(recursive))?)
 }
 
-/// [`clone_mount`] of something already open.
+/// Like [`clone_mount`], for an open file or directory.
 pub(crate) fn clone_mount_fd(source: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(open_tree(source, "", clone_flags(false) | OpenTreeFlags::AT_EMPTY_PATH)?)
 }
@@ -268,16 +272,17 @@ fn clone_flags(recursive: bool) -> OpenTreeFlags {
     if recursive { flags | OpenTreeFlags::AT_RECURSIVE } else { flags }
 }
 
-/// Closes every descriptor but the standard ones and `kept`, which an exec closes.
+/// Closes all descriptors except the standard ones and `kept`, which an exec closes.
 ///
-/// For a process that no longer uses the others: their owners' destructors must not run.
+/// For a process that no longer uses the others. The destructors of their owners must not run.
 pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     let number = kept.as_raw_fd() as u32;
     let close = |first: u32, last: u32, flags: libc::c_uint| -> io::Result<()> {
         if first > last {
             return Ok(());
         }
-        // SAFETY: callers end or execute another program without returning to the owners of these descriptors.
+        // SAFETY: callers end or execute another program, without returning to the owners of these
+        // descriptors.
         check(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } as i32)
     };
     close(3, number.saturating_sub(1), 0)?;
@@ -285,24 +290,24 @@ pub(crate) fn keep_only(kept: BorrowedFd<'_>) -> io::Result<()> {
     close(number, number, libc::CLOSE_RANGE_CLOEXEC as libc::c_uint)
 }
 
-/// Closes every descriptor from `first` on.
+/// Closes all descriptors from `first` on.
 ///
-/// For a process that has just begun, or one that runs forever and uses none of them: their owners'
-/// destructors must not run.
+/// For a process that has just started, or that runs forever and uses none of them. The destructors of their
+/// owners must not run.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     // SAFETY: callers have no owners of these descriptors yet, or never return to them.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) } as i32)
 }
 
-/// Closes every descriptor from `first` on but those to be kept.
+/// Closes all descriptors from `first` on, except the kept ones.
 ///
-/// For a process that no longer uses them and ends without running their owners' destructors.
+/// For a process that no longer uses them, and ends without running the destructors of their owners.
 pub(crate) fn close_all_but(first: RawFd, mut kept: Vec<RawFd>) -> io::Result<()> {
     kept.sort_unstable();
     let mut next = first;
     for fd in kept {
         if fd > next {
-            // SAFETY: the only caller uses the kept descriptors only.
+            // SAFETY: the only caller uses no other descriptors than the kept ones.
             check(unsafe { libc::syscall(libc::SYS_close_range, next, fd - 1, 0) } as i32)?;
         }
         next = next.max(fd + 1);
@@ -311,10 +316,11 @@ pub(crate) fn close_all_but(first: RawFd, mut kept: Vec<RawFd>) -> io::Result<()
     check(unsafe { libc::syscall(libc::SYS_close_range, next, u32::MAX, 0) } as i32)
 }
 
-/// A descriptor that becomes readable when one of `signals` is pending. They are blocked for the process.
+/// A descriptor that becomes readable when one of `signals` is pending. The signals are blocked for the
+/// process.
 pub(crate) fn signalfd(signals: &[i32]) -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises the set before anything reads it; signalfd returns a fresh descriptor.
+    // SAFETY: sigemptyset initialises the set before it is read; signalfd returns a fresh descriptor.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         let mut set = set.assume_init();
@@ -332,7 +338,7 @@ pub(crate) fn signalfd(signals: &[i32]) -> io::Result<OwnedFd> {
 pub(crate) fn wait_signal(signals: &[i32]) -> i32 {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut signal = 0;
-    // SAFETY: sigemptyset initialises the set before anything reads it.
+    // SAFETY: sigemptyset initialises the set before it is read.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         let mut set = set.assume_init();
@@ -347,11 +353,12 @@ pub(crate) fn wait_signal(signals: &[i32]) -> i32 {
 
 /// Resets every signal to its default action and unblocks all, as a new program expects.
 pub(crate) fn reset_signals() {
-    // In the kernel's format: handler, flags, restorer, mask. All zero is the default action.
+    // The kernel's format is handler, flags, restorer, mask. All zero means the default action.
     let default = [0_u64; 4];
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: the default action installs no handler. By the system call, because libc keeps the first real-time
-        // signals for itself and would leave them ignored; KILL and STOP are refused, which is fine.
+        // SAFETY: the default action installs no handler. The system call is used because libc reserves the
+        // first real-time signals and would leave them ignored. The kernel refuses KILL and STOP, which is
+        // fine.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -382,15 +389,17 @@ pub(crate) fn default_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Where the arguments of this process are, once [`replace_last_arguments`] has found them, and of its forks.
+/// The addresses of this process's arguments, set when [`replace_last_arguments`] has found them. Forked
+/// processes inherit them.
 static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
 
-/// Overwrites the last arguments of this process, which take `room` bytes with their ends, as others see them.
+/// Overwrites the last arguments of this process, as others see them. They have `room` bytes, including their
+/// terminating zeros.
 ///
-/// Must be called from the only thread, and `room` must be right: what is before it are arguments too.
+/// Must be called from the only thread. `room` must be exact, because the bytes before it are arguments too.
 pub(crate) fn replace_last_arguments(room: usize, with: &[u8]) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // Fields 48 and 49; the name, field 2, may contain anything.
+    // Fields 48 and 49. The name, field 2, may contain anything.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(45);
     let mut address = || fields.next().and_then(|field| field.parse::<usize>().ok());
     let (Some(start), Some(end)) = (address(), address()) else {
@@ -400,33 +409,33 @@ pub(crate) fn replace_last_arguments(room: usize, with: &[u8]) -> io::Result<()>
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let _ = ARGUMENTS.set((start, end));
-    // SAFETY: as in `hide_arguments`; it is the end of the same memory.
+    // SAFETY: as in `hide_arguments`, for the end of the same memory.
     let area = unsafe { std::slice::from_raw_parts_mut((end - room) as *mut u8, room) };
     area[..with.len()].copy_from_slice(with);
     area[with.len()..].fill(0);
     Ok(())
 }
 
-/// Lets others see no arguments of this process. Must be called from the only thread.
+/// Hides the arguments of this process from others. Must be called from the only thread.
 pub(crate) fn hide_arguments() {
     let Some(&(start, end)) = ARGUMENTS.get() else { return };
-    // SAFETY: the kernel has put the arguments there, in memory of this process that it may write; std copies what it is
-    // asked for, so nothing refers to them, and there is no other thread.
+    // SAFETY: the kernel has put the arguments there, in writable memory of this process. std copies the
+    // arguments that it returns, so nothing refers to this memory, and there is no other thread.
     unsafe { std::slice::from_raw_parts_mut(start as *mut u8, end - start) }.fill(0);
 }
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reaped {
-    /// Which child.
+    /// The pid of the child.
     pub(crate) pid: i32,
-    /// Exit code; 128 + signal when a signal ended it.
+    /// The exit code; 128 + signal if a signal ended it.
     pub(crate) code: i32,
     /// The signal, if one ended it.
     pub(crate) signal: Option<i32>,
 }
 
-/// Reaps one ended child, if there is one; `pid` -1 is any. Blocks only if requested.
+/// Reaps one ended child, if there is one. A `pid` of -1 means any child. Blocks only if requested.
 pub(crate) fn reap(pid: i32, block: bool) -> Option<Reaped> {
     loop {
         let mut status = 0;
@@ -448,7 +457,7 @@ pub(crate) fn reap(pid: i32, block: bool) -> Option<Reaped> {
     }
 }
 
-/// Replaces this process. Returns only if that failed.
+/// Replaces this process. Returns only if that fails.
 pub(crate) fn execve(program: &CString, args: &[CString], env: &[CString]) -> io::Error {
     let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
         list.iter().map(|s| s.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
@@ -459,13 +468,13 @@ pub(crate) fn execve(program: &CString, args: &[CString], env: &[CString]) -> io
     io::Error::last_os_error()
 }
 
-/// Ends this process immediately, running nothing of the process it was forked from.
+/// Ends this process immediately, without running any code of the process that it was forked from.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }
 }
 
-/// `prctl` with one number.
+/// `prctl` with a number as its argument.
 pub(crate) fn prctl(option: i32, value: u64) -> io::Result<()> {
     // SAFETY: callers use options whose arguments are plain numbers.
     check(unsafe { libc::prctl(option, value as libc::c_ulong, 0, 0, 0) })
@@ -491,7 +500,7 @@ pub(crate) fn capability_limits() -> io::Result<(u64, u64)> {
             }
         };
         match (bound, is_ambient) {
-            // The kernel has no capability with this number, nor higher ones.
+            // The kernel has no capability with this number or a higher one.
             (-1, _) if number > 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL) => break,
             (-1, _) | (_, -1) => return Err(io::Error::last_os_error()),
             (bound, is_ambient) => {
@@ -503,7 +512,7 @@ pub(crate) fn capability_limits() -> io::Result<(u64, u64)> {
     Ok((bounding, ambient))
 }
 
-/// Real, effective and saved ids of this process: users, groups.
+/// The real, effective and saved ids of this process, for users and groups.
 pub(crate) fn ids() -> io::Result<([u32; 3], [u32; 3])> {
     let (mut uids, mut gids) = ([0; 3], [0; 3]);
     let ([ruid, euid, suid], [rgid, egid, sgid]) = (&mut uids, &mut gids);
@@ -515,9 +524,9 @@ pub(crate) fn ids() -> io::Result<([u32; 3], [u32; 3])> {
     Ok((uids, gids))
 }
 
-/// The open descriptors below `limit`, without a /proc to list them.
+/// The open descriptors below `limit`, found without a /proc that lists them.
 pub(crate) fn open_descriptors(limit: usize) -> io::Result<Vec<i32>> {
-    // One call takes as many as could be opened.
+    // One call accepts as many descriptors as the process may open.
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let chunk = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(limit).clamp(1, 1024);
     let mut open = Vec::new();
@@ -525,21 +534,21 @@ pub(crate) fn open_descriptors(limit: usize) -> io::Result<Vec<i32>> {
         let last = limit.min(first + chunk);
         let mut asked: Vec<libc::pollfd> =
             (first..last).map(|fd| libc::pollfd { fd: fd as i32, events: 0, revents: 0 }).collect();
-        // SAFETY: the list lives until the call returns, which is at once.
+        // SAFETY: the list lives until the call returns, which happens at once.
         check(unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, 0) })?;
         open.extend(asked.iter().filter(|fd| fd.revents & libc::POLLNVAL == 0).map(|fd| fd.fd));
     }
     Ok(open)
 }
 
-/// Whether a descriptor is closed by an exec.
+/// Whether an exec closes a descriptor.
 pub(crate) fn closes_on_exec(fd: RawFd) -> io::Result<bool> {
     // SAFETY: plain system call on a number.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     check(flags).map(|()| flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Whether a descriptor is that of a directory.
+/// Whether a descriptor refers to a directory.
 pub(crate) fn is_directory(fd: RawFd) -> bool {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: fstat fills the structure when it returns 0.
@@ -548,7 +557,7 @@ pub(crate) fn is_directory(fd: RawFd) -> bool {
     }
 }
 
-/// Loads a classic BPF program as seccomp filter, without touching `no_new_privs`.
+/// Loads a classic BPF program as a seccomp filter, without changing `no_new_privs`.
 pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies the program before the call returns and never writes to it.
@@ -557,10 +566,10 @@ pub(crate) fn seccomp_load(program: &[libc::sock_filter]) -> io::Result<()> {
     check(result as i32)
 }
 
-/// Sets real, effective and saved ids of the (only) thread, with its groups, in the order that keeps the
+/// Sets the real, effective and saved ids and the groups of the only thread, in an order that keeps the
 /// privilege to do so.
 pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
-    // SAFETY: the slice outlives the call. Raw calls are right here because the process is single-threaded.
+    // SAFETY: the slice outlives the call. Raw calls are correct here because the process is single-threaded.
     unsafe {
         match check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) as i32) {
             // With only one mapped id, groups cannot be changed.
@@ -572,23 +581,23 @@ pub(crate) fn set_ids(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     }
 }
 
-/// Switches to id 0 of the user namespace this process has just been mapped into.
+/// Becomes id 0 of the user namespace into which this process has just been mapped.
 pub(crate) fn become_root() -> io::Result<()> {
-    // SAFETY: plain system calls. Raw calls are right here because the process is single-threaded.
+    // SAFETY: plain system calls. Raw calls are correct here because the process is single-threaded.
     unsafe {
         check(libc::syscall(libc::SYS_setresgid, 0, 0, 0) as i32)?;
         check(libc::syscall(libc::SYS_setresuid, 0, 0, 0) as i32)
     }
 }
 
-/// Makes a character or block device node, or a whiteout (0, 0).
+/// Creates a character or block device node, or a whiteout (0, 0).
 pub(crate) fn mknodat(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Result<()> {
     let name = cstring(name)?;
     // SAFETY: the name is NUL-terminated and outlives the call.
     check(unsafe { libc::mknodat(dir.as_raw_fd(), name.as_ptr(), mode, device) })
 }
 
-/// Makes `fd` the controlling terminal of the session this process leads.
+/// Makes `fd` the controlling terminal of the session that this process leads.
 pub(crate) fn set_controlling_terminal(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: TIOCSCTTY takes a number.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCSCTTY, 0) })
@@ -599,11 +608,11 @@ pub(crate) fn cstring(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Clock ticks after boot when a process started: together with the pid, this identifies a process
-/// permanently. `None`: it is gone.
+/// The start time of a process in clock ticks after boot. Together with the pid, it identifies a process
+/// permanently. `None` if the process has ended.
 pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may contain spaces and brackets: fields count from after its last one.
+    // The command's name may contain spaces and brackets, so the fields start after the last bracket.
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
     if fields.next()? == "Z" {
@@ -612,7 +621,7 @@ pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Wall clock, nanoseconds since 1970.
+/// The time of day in nanoseconds since 1970.
 pub(crate) fn now_ns() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -1,19 +1,20 @@
-//! The device allow list as an eBPF program: cgroup v2 has no devices controller, it calls a program.
+//! The device allow list as an eBPF program. cgroup v2 has no devices controller and calls such a program
+//! instead.
 //!
-//! The program gets `{ access_type: u32, major: u32, minor: u32 }`, where the upper half of `access_type` is the access
-//! (1 mknod, 2 read, 4 write) and the lower half the kind (1 block, 2 character), and returns 1 to allow.
+//! The program gets `{ access_type: u32, major: u32, minor: u32 }` and returns 1 to allow. The upper half of
+//! `access_type` is the access (1 mknod, 2 read, 4 write), the lower half the kind (1 block, 2 character).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::devices::Rule;
 
-/// One instruction, as the kernel has it.
+/// One instruction in the kernel's format.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Insn {
     code: u8,
-    /// Destination in the lower, source in the upper half.
+    /// The destination register in the lower half, the source register in the upper half.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -60,7 +61,7 @@ pub(super) fn device_program(rules: &[Rule]) -> Vec<Insn> {
         tests.extend(rule.minor.map(|minor| (5, minor as i32)));
         let count = tests.len();
         for (index, (register, value)) in tests.into_iter().enumerate() {
-            // Past the remaining tests and the two instructions of the answer.
+            // Jumps over the remaining tests and the two instructions that return the answer.
             program.push(jump_unless_equal(register, value, (count - index - 1 + 2) as i16));
         }
         program.extend(answer(true));
@@ -69,7 +70,7 @@ pub(super) fn device_program(rules: &[Rule]) -> Vec<Insn> {
     program
 }
 
-/// Loads the program and attaches it to the cgroup, for as long as the cgroup exists.
+/// Loads the program and attaches it to the cgroup for as long as the cgroup exists.
 pub(super) fn attach_device_filter(cgroup: BorrowedFd<'_>, program: &[Insn]) -> io::Result<()> {
     const PROG_LOAD: i32 = 5;
     const PROG_ATTACH: i32 = 8;
@@ -129,7 +130,7 @@ mod tests {
     use super::super::devices::ALLOWED;
     use super::*;
 
-    /// Interprets a program like the kernel, for the few instructions it uses.
+    /// Interprets a program like the kernel, for the few instructions that it uses.
     fn run(program: &[Insn], access: u32, block: bool, major: u32, minor: u32) -> bool {
         let context = [access << 16 | if block { 1 } else { 2 }, major, minor];
         let mut registers = [0_u32; 6];

@@ -1,5 +1,5 @@
-//! The cgroups available to an ordinary user: those of this process, if they are delegated to the user
-//! (systemd does that for user services and with `systemd-run --user --scope -p Delegate=yes`).
+//! The cgroups that an ordinary user can use: those of this process, if they are delegated to the user.
+//! systemd does that for user services, and with `systemd-run --user --scope -p Delegate=yes`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::Hierarchies;
 /// The name prefix of the cgroups of runs; a pid follows.
 const RUN: &str = "outrigger-run-";
 
-/// The parts of all hierarchies that belong to this user, after moving this process out of the way.
+/// The parts of all hierarchies that belong to this user. Moves this process to a child cgroup first.
 pub(super) fn own(all: Hierarchies) -> Hierarchies {
     let mut own = found(all);
     own.unified = own.unified.map(|dir| step_aside(&dir));
@@ -27,7 +27,7 @@ pub(super) fn found(all: Hierarchies) -> Hierarchies {
     own
 }
 
-/// The directories of the cgroups in /proc/self/cgroup.
+/// Restricts the hierarchies to the directories of the cgroups in /proc/self/cgroup.
 fn restrict(all: Hierarchies, paths: &str) -> Hierarchies {
     let path_of = |controller: &str| {
         paths.lines().find_map(|line| {
@@ -55,8 +55,8 @@ fn is_writable(dir: &Path, files: &[&str]) -> bool {
     may(dir) && files.iter().all(|file| may(&dir.join(file)))
 }
 
-/// In the unified hierarchy a cgroup has either processes or children with limits. So this process moves to a
-/// child cgroup, beside those of the pods. Returns the cgroup that has the children.
+/// Moves this process to a child cgroup, beside those of the pods, because a cgroup of the unified hierarchy
+/// has either processes or children with limits. Returns the cgroup that has the children.
 fn step_aside(dir: &Path) -> PathBuf {
     let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if let (true, Some(parent)) = (name.starts_with(RUN), dir.parent()) {
@@ -64,12 +64,12 @@ fn step_aside(dir: &Path) -> PathBuf {
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(RUN)) {
-            // Fails for one that is in use.
+            // This fails for a cgroup that is in use.
             let _ = fs::remove_dir(entry.path());
         }
     }
     let own = dir.join(format!("{RUN}{}", std::process::id()));
-    // If this fails, limits are refused later, with the kernel's reason.
+    // If this fails, the kernel refuses limits later, and the message has its reason.
     let _ = fs::create_dir(&own).and_then(|()| fs::write(own.join("cgroup.procs"), "0"));
     dir.to_owned()
 }

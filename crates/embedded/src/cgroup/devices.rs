@@ -1,4 +1,4 @@
-//! The devices an ordinary container may open, for both cgroup versions.
+//! The devices that an ordinary container may open, for both cgroup versions.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use super::bpf;
 /// One entry of the allow list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Block device, else character device.
+    /// Whether it is a block device. Otherwise it is a character device.
     pub(super) block: bool,
-    /// `None` is any.
+    /// The major number. `None` means any.
     pub(super) major: Option<u32>,
-    /// `None` is any.
+    /// The minor number. `None` means any.
     pub(super) minor: Option<u32>,
-    /// Open for reading and writing, else only create the node.
+    /// Whether the device may be opened for reading and writing. Otherwise only its node may be created.
     pub(super) open: bool,
 }
 
@@ -24,7 +24,7 @@ const fn open(major: u32, minor: Option<u32>) -> Rule {
     Rule { block: false, major: Some(major), minor, open: true }
 }
 
-/// The default of OCI runtimes: create any node, open only the harmless ones.
+/// The default of OCI runtimes: any node may be created, but only harmless ones may be opened.
 pub(super) const ALLOWED: [Rule; 11] = [
     Rule { block: false, major: None, minor: None, open: false },
     Rule { block: true, major: None, minor: None, open: false },

@@ -1,4 +1,4 @@
-//! Limits for the controllers of both cgroup versions.
+//! Writes the limits of cgroups, for the controllers of both cgroup versions.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ pub(super) const CONTROLLERS_V1: [&str; 3] = ["memory", "cpu", "pids"];
 /// Their names in the unified hierarchy.
 pub(super) const CONTROLLERS_V2: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// Quota period, as the kubelet sets it.
+/// The quota period, the same as the kubelet's.
 pub(super) const PERIOD_US: u64 = 100_000;
 
 /// Whether these resources need a v1 controller.
@@ -35,8 +35,8 @@ pub(super) fn apply_v1(controller: &str, dir: &Path, resources: &Resources) -> i
         "memory" => {
             if let Some(bytes) = resources.memory_limit_bytes {
                 fs::write(dir.join("memory.limit_in_bytes"), bytes.to_string())?;
-                // Memory and swap together: swapping must not get around the limit. Not every kernel counts
-                // swap.
+                // This limits memory and swap together, so that swapping does not get around the limit. Not
+                // every kernel counts swap.
                 let _ = fs::write(dir.join("memory.memsw.limit_in_bytes"), bytes.to_string());
             }
         }
@@ -81,7 +81,7 @@ pub(super) fn apply_v2(dir: &Path, resources: &Resources, controllers: &[&str]) 
     if let (true, Some(bytes)) = (has("memory"), resources.memory_limit_bytes) {
         fs::write(dir.join("memory.max"), bytes.to_string())?;
         let _ = fs::write(dir.join("memory.swap.max"), "0");
-        // As on the kubelet: a container that is out of memory is killed as a whole.
+        // A container that is out of memory is killed as a whole, as on the kubelet.
         let _ = fs::write(dir.join("memory.oom.group"), "1");
     }
     if let (true, Some(milli)) = (has("cpu"), resources.cpu_request_milli) {

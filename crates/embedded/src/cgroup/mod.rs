@@ -1,9 +1,9 @@
 //! Resource limits: cgroup v1, v2 and the mixture of both.
 //!
-//! A container is in `outrigger/SANDBOX/CONTAINER`. Joining the unified hierarchy while forking costs nothing;
-//! each v1 controller has to be joined after the fork, by the process itself (see [`join_self`]). So a container
-//! always is in the unified hierarchy where there is one (devices by BPF, `cgroup.kill`), and in a v1
-//! controller only when the pod or the container needs that controller.
+//! A container is in `outrigger/SANDBOX/CONTAINER`. A process can join the unified hierarchy while it is
+//! forked, which costs nothing. It must join each v1 controller itself after the fork (see [`join_self`]). A
+//! container is therefore always in the unified hierarchy if there is one (devices by BPF, `cgroup.kill`). It
+//! is in a v1 controller only if the pod or the container needs that controller.
 
 mod bpf;
 mod delegated;
@@ -26,7 +26,7 @@ use super::{rootless, sys};
 use outrigger_runtime::Resources;
 use outrigger_runtime::processes::Process;
 
-/// The warning about a container with fewer capabilities for that reason.
+/// The warning for a container that has fewer capabilities because its devices cannot be limited.
 const NO_DEVICE_LIMITS: &str =
     "devices cannot be limited by a cgroup, so containers get no CAP_MKNOD and no device nodes but their own";
 
@@ -58,7 +58,7 @@ pub(crate) struct Hierarchies {
     pub(crate) unified: Option<PathBuf>,
     /// Controllers of the unified hierarchy.
     pub(crate) unified_controllers: Vec<String>,
-    /// v1 controllers by name.
+    /// The v1 controllers by name.
     pub(crate) v1: BTreeMap<String, PathBuf>,
 }
 
@@ -119,7 +119,7 @@ impl Hierarchies {
         found
     }
 
-    /// Whether everything is in the unified hierarchy, so that containers may see it as /sys/fs/cgroup.
+    /// Whether everything is in the unified hierarchy, so that containers may see it at /sys/fs/cgroup.
     pub(crate) fn is_unified(&self) -> bool {
         self.unified.is_some() && self.v1.is_empty()
     }
@@ -128,7 +128,7 @@ impl Hierarchies {
     pub(crate) fn counts_swap(&self) -> bool {
         match self.v1.get("memory") {
             Some(memory) => memory.join("memory.memsw.limit_in_bytes").exists(),
-            // The limit only exists if there is swap.
+            // The file with the limit only exists if there is swap.
             None => fs::read_to_string("/proc/swaps").is_ok_and(|text| text.lines().count() > 1),
         }
     }
@@ -152,7 +152,7 @@ impl Hierarchies {
         }
     }
 
-    /// Processes in a cgroup and below it, over all hierarchies.
+    /// The processes in a cgroup and below it, in all hierarchies.
     pub(crate) fn processes(&self, path: &str) -> Vec<Process> {
         let mut found: Vec<Process> = Vec::new();
         let mut pending = self.dirs(path);
@@ -163,7 +163,7 @@ impl Hierarchies {
         found
     }
 
-    /// Whether a cgroup has processes, or one below it has, that this pid namespace does not show.
+    /// Whether a cgroup, or one below it, has processes that are not visible in this pid namespace.
     pub(crate) fn has_unseen_processes(&self, path: &str) -> bool {
         let mut pending = self.dirs(path);
         while let Some(dir) = pending.pop() {
@@ -182,16 +182,17 @@ impl Hierarchies {
         self.dirs(path).into_iter().filter(|dir| !remove_tree(dir)).collect()
     }
 
-    /// Whether such a cgroup exists in any hierarchy.
+    /// Whether a cgroup with this path exists in any hierarchy.
     pub(crate) fn exists(&self, path: &str) -> bool {
         self.dirs(path).iter().any(|dir| dir.exists())
     }
 }
 
-/// Moves the caller into a v1 cgroup. It must have one thread only: `tasks` moves a single thread. The kernel does that at
-/// once; for `cgroup.procs` it waits for an RCU grace period first, about 10 ms.
+/// Moves the caller into a v1 cgroup. The caller must have only one thread, because `tasks` moves a single
+/// thread. The kernel does that at once. For `cgroup.procs` it first waits for an RCU grace period, about 10
+/// ms.
 fn join_self(dir: &Path) -> io::Result<()> {
-    // A delegated cgroup may have only the latter handed over.
+    // In a delegated cgroup, the user may be allowed to write only `cgroup.procs`.
     fs::write(dir.join("tasks"), "0").or_else(|_| fs::write(dir.join("cgroup.procs"), "0"))
 }
 
@@ -201,10 +202,10 @@ pub(crate) struct CpuAmounts {
     pub(crate) quota_us: Option<u64>,
 }
 
-/// The length of the period a CPU quota is for.
+/// The length of the period of a CPU quota.
 pub(crate) const CPU_PERIOD_US: u64 = limits::PERIOD_US;
 
-/// CPU requests and limits in the controller's units.
+/// Converts CPU requests and limits to the controller's units.
 pub(crate) fn cpu_amounts(resources: &Resources) -> CpuAmounts {
     CpuAmounts {
         shares: resources.cpu_request_milli.map(limits::shares),
@@ -215,15 +216,15 @@ pub(crate) fn cpu_amounts(resources: &Resources) -> CpuAmounts {
 /// One device rule for an OCI runtime.
 pub(crate) struct DeviceRule {
     pub(crate) allow: bool,
-    /// `b`, `c`; `None` is both.
+    /// `b` or `c`. `None` means both.
     pub(crate) kind: Option<char>,
     pub(crate) major: Option<u32>,
     pub(crate) minor: Option<u32>,
-    /// Some of `r`, `w` and `m`.
+    /// The allowed access: some of `r`, `w` and `m`.
     pub(crate) access: &'static str,
 }
 
-/// The device allow list, or everything.
+/// The rules of the device allow list, or a rule that allows everything.
 pub(crate) fn device_rules(all_devices: bool) -> Vec<DeviceRule> {
     let everything = DeviceRule { allow: all_devices, kind: None, major: None, minor: None, access: "rwm" };
     let allowed = devices::ALLOWED.iter().filter(|_| !all_devices).map(|rule| DeviceRule {
@@ -249,27 +250,27 @@ pub(crate) fn container_path(sandbox: &str, container: &str) -> String {
 /// What prevents a container from opening devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceLimits {
-    /// Nothing, as requested.
+    /// Nothing does, as requested.
     AllAllowed,
-    /// Its cgroup: only devices of the allow list can be opened.
+    /// Its cgroup does: it can open only devices of the allow list.
     Cgroup,
-    /// Nothing, though it should: this machine has no writable cgroup for it.
+    /// Nothing does, although it should: this machine has no writable cgroup for it.
     Missing,
 }
 
-/// A container's cgroups, created and limited, still empty.
+/// A container's cgroups. They are created and have their limits, but no processes yet.
 pub(crate) struct Prepared {
     unified: Option<OwnedFd>,
-    /// The v1 cgroups to join, in which the container's devices are limited if `true`.
+    /// The v1 cgroups to join, and whether each of them limits the container's devices.
     join: Vec<(PathBuf, bool)>,
     oom: Option<OomCounter>,
-    /// Applies to adopted processes.
+    /// What limits the container's devices. This also applies to processes that are added later.
     pub(crate) devices: DeviceLimits,
     /// Warnings about what could not be done as requested.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A cgroup that did not take a container's first process.
+/// A cgroup that refused a container's first process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) cgroup: PathBuf,
@@ -346,7 +347,7 @@ impl Prepared {
     /// Limits devices with the v1 controller, where the unified hierarchy does not.
     fn limit_devices_v1(&mut self, hierarchies: &Hierarchies, path: &str) {
         let missing = self.devices == DeviceLimits::Missing;
-        // Without the unified hierarchy this cgroup also is the list of the container's processes.
+        // Without the unified hierarchy, this cgroup is also the list of the container's processes.
         if !missing && self.unified.is_some() {
             return;
         }
@@ -413,13 +414,13 @@ impl Prepared {
         self.unified.as_ref().map(AsFd::as_fd)
     }
 
-    /// Moves the caller, the container's first process, into those cgroups that a fork cannot enter by itself. Returns the
-    /// cgroups that refuse it, unless devices are limited there: that is an error.
+    /// Moves the caller, the container's first process, into the cgroups that a fork cannot enter by itself.
+    /// Returns the cgroups that refuse it. A refusal by a cgroup that limits devices is an error.
     pub(crate) fn join_first(&self) -> io::Result<Vec<Refusal>> {
         self.join_each(join_self)
     }
 
-    /// The same for another process, which takes about 10 ms.
+    /// Like [`Self::join_first`], for another process. This takes about 10 ms.
     pub(crate) fn adopt_first(&self, pid: i32) -> io::Result<Vec<Refusal>> {
         self.join_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
     }
@@ -439,17 +440,18 @@ impl Prepared {
         Ok(refused)
     }
 
-    /// Leaves out a cgroup that has refused the container's first process, so that later processes do not try it.
+    /// Leaves out a cgroup that has refused the container's first process, so that later processes do not try
+    /// to join it.
     pub(crate) fn leave_out(&mut self, cgroup: &Path) {
         self.join.retain(|(dir, limits_devices)| dir != cgroup || *limits_devices);
     }
 
-    /// Moves the caller into the cgroups the container's first process is in.
+    /// Moves the caller into the cgroups of the container's first process.
     pub(crate) fn join_self(&self) -> io::Result<()> {
         self.join.iter().try_for_each(|(dir, _)| join_self(dir))
     }
 
-    /// Whether the kernel killed something in here because it was out of memory.
+    /// Whether the kernel killed a process in these cgroups because it was out of memory.
     pub(crate) fn oom_killed(&self) -> bool {
         self.oom.as_ref().is_some_and(|counter| oom_kills(&counter.file).unwrap_or(0) > counter.before)
     }
@@ -517,7 +519,7 @@ fn no_cgroup(root: &Path, error: &io::Error) -> String {
 fn processes(dir: &Path) -> Vec<Process> {
     let open = |pid: i32| Process::find(pid, || true);
     let found: Vec<Process> = pids(dir).into_iter().filter_map(open).collect();
-    // Now that they are open: a pid that is still in the list belongs to the process that was opened.
+    // All processes are open now. If a pid is still in the list, it belongs to the process that was opened.
     let still = pids(dir);
     found.into_iter().filter(|process| still.contains(&process.pid())).collect()
 }
@@ -534,8 +536,8 @@ fn kill_tree(dir: &Path) {
     for child in subdirectories(dir) {
         kill_tree(&child);
     }
-    // A process may fork while the list is read; a group that keeps forking for this long has no limit
-    // anyway.
+    // Processes may fork while the list is read. A cgroup that keeps forking for this many rounds has no
+    // limit on processes anyway.
     for _ in 0..64 {
         if pids(dir).is_empty() {
             return;
@@ -550,8 +552,8 @@ fn remove_tree(dir: &Path) -> bool {
     }
     match fs::remove_dir(dir) {
         Ok(()) => true,
-        // On a read-only file system the kernel reports that before it checks whether there is anything to
-        // remove.
+        // On a read-only file system, the kernel returns that error before it checks whether there is
+        // anything to remove.
         Err(error) => error.kind() == io::ErrorKind::NotFound || !dir.exists(),
     }
 }

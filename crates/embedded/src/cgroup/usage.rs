@@ -1,4 +1,4 @@
-//! The resource usage of a container.
+//! Measures the resource usage of a container.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use outrigger_runtime::Stats;
 use outrigger_runtime::processes::Process;
 
 impl Hierarchies {
-    /// The resource usage of a cgroup. A controller that the cgroup is not in does not count it (see the
-    /// module): then its processes are read instead.
+    /// The resource usage of a cgroup. A container is not in every controller (see the module). If the
+    /// controller is missing, the usage of its processes is added up instead.
     pub(crate) fn usage(&self, path: &str) -> Stats {
         let processes = || self.processes(path).iter().map(Process::pid).collect::<Vec<_>>();
         Stats {
@@ -41,19 +41,19 @@ impl Hierarchies {
     }
 }
 
-/// The kernel reports the CPU time of processes in hundredths of a second, on every machine we support.
+/// The kernel reports the CPU time of processes in hundredths of a second on every machine that we support.
 const TICK_MS: u64 = 10;
 
 fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The number after a name at the beginning of a line.
+/// The number after a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// CPU time of processes and of the children they have waited for.
+/// The CPU time of processes, and of the children that they have waited for.
 fn cpu_of(pids: &[i32]) -> Option<Duration> {
     let ticks = |pid: &i32| -> Option<u64> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -65,7 +65,7 @@ fn cpu_of(pids: &[i32]) -> Option<Duration> {
     (!pids.is_empty()).then(|| Duration::from_millis(sum * TICK_MS))
 }
 
-/// Memory of processes without shared pages, which cannot be attributed cheaply.
+/// The memory of processes without shared pages, which cannot be attributed cheaply.
 fn memory_of(pids: &[i32]) -> Option<u64> {
     let bytes = |pid: &i32| -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -1,4 +1,4 @@
-//! Mandatory access control: AppArmor profiles, and SELinux labels, which are not supported.
+//! Mandatory access control: applies AppArmor profiles. SELinux labels are not supported.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -13,9 +13,9 @@ const DEFAULTS: [&str; 3] = ["outrigger-default", "cri-containerd.apparmor.d", "
 /// The AppArmor state of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Machine {
-    /// AppArmor is active.
+    /// Whether AppArmor is active.
     is_active: bool,
-    /// Names of the loaded profiles; `None` where the list cannot be read.
+    /// The names of the loaded profiles. `None` if the list cannot be read.
     loaded: Option<Vec<String>>,
 }
 
@@ -38,13 +38,13 @@ impl Machine {
 /// Why a profile cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppArmorError {
-    /// Nothing would enforce it.
+    /// AppArmor is not active, so nothing would enforce the profile.
     #[error("AppArmor profile {0:?} cannot be applied: AppArmor is not active on this machine")]
     NotActive(String),
-    /// The kernel does not know it.
+    /// The kernel does not know the profile.
     #[error("AppArmor profile {0:?} is not loaded on this machine; load it with apparmor_parser")]
     NotLoaded(String),
-    /// The default is asked for, and there is none.
+    /// The default profile is requested, and none is loaded.
     #[error(
         "no default AppArmor profile is loaded on this machine; load one with the name {:?}, or use type \
          Localhost or Unconfined",
@@ -58,7 +58,7 @@ pub fn app_armor_is_active() -> bool {
     Machine::here().is_active
 }
 
-/// Why a profile cannot be applied on this machine, if it cannot.
+/// Why a profile cannot be applied on this machine. `None` if it can.
 pub fn app_armor_fault(wanted: &AppArmor) -> Option<AppArmorError> {
     choose(Some(wanted), &Machine::here()).err()
 }
@@ -87,21 +87,21 @@ fn choose(wanted: Option<&AppArmor>, machine: &Machine) -> Result<Option<String>
         }
         Some(AppArmor::Localhost(name)) => Ok(Some(name.clone())),
         Some(AppArmor::Unconfined) => Ok(None),
-        // Where AppArmor is not active there is no confinement, on any runtime.
+        // If AppArmor is not active, no runtime confines containers with it.
         Some(AppArmor::Default) if machine.is_active => default().map(Some).ok_or(AppArmorError::NoDefault),
         Some(AppArmor::Default) => Ok(None),
         None => Ok(default()),
     }
 }
 
-/// Makes the next program of this thread run under a profile.
+/// Makes the next program that this thread executes run under a profile.
 pub(super) fn change_on_exec(name: &str) -> io::Result<()> {
     let open = |path: &str| File::options().write(true).open(path);
     let mut file = match open("/proc/thread-self/attr/apparmor/exec") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open("/proc/thread-self/attr/exec")?,
         opened => opened?,
     };
-    // An image must not be able to put its own file there.
+    // Refuses a file that an image put there.
     if rustix::fs::fstatfs(file.as_fd())?.f_type != rustix::fs::PROC_SUPER_MAGIC {
         return Err(io::Error::other("/proc is not a proc file system"));
     }

@@ -1,4 +1,4 @@
-//! The root file system where overlayfs is not permitted: a plain copy of the layers, one over the other.
+//! Copies the layers of a root file system, one over the other, if overlayfs is not permitted.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -18,11 +18,11 @@ use crate::rootless;
 use outrigger_images::is_whiteout;
 use outrigger_runtime::tree::{self, Descent, Entry, Next, Visitor};
 
-/// Copies the layers, lowest first, into an empty directory. Whiteouts and opaque directories in overlayfs'
-/// own form remove entries of lower layers. Stays on the file system of each layer's root.
+/// Copies the layers, the lowest first, into an empty directory. Whiteouts and opaque directories in
+/// overlayfs' own form remove entries of lower layers. Does not leave the file system of each layer's root.
 pub(super) fn copy_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     for layer in layers {
-        // The path of a layer may be a link; its contents are not followed.
+        // The path of a layer may be a link. Links in its contents are not followed.
         let source = File::open(layer)?;
         let target = tree::open_root(target)?;
         if is_opaque(source.as_fd()) {
@@ -34,9 +34,9 @@ pub(super) fn copy_layers(layers: &[PathBuf], target: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Tracks the directory of the copy while walking through a layer.
+/// Tracks the matching directory of the copy while a layer is walked.
 struct Copy {
-    /// The copy itself.
+    /// The device and inode of the copy itself.
     root: (u64, u64),
     target: Descent,
 }
@@ -67,7 +67,7 @@ impl Visitor for Copy {
                 Mode::from_raw_mode(entry.stat.st_mode),
                 entry.stat.st_rdev,
             ) {
-                // Devices cannot be created without root; those a container needs are mounted.
+                // Devices cannot be created without root. Those that a container needs are mounted.
                 Err(Errno::PERM) if rootless::standing().is_rootless() => return Ok(Next::Skip),
                 result => result?,
             },
@@ -93,7 +93,7 @@ fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Owner and mode of an entry, and the capabilities of a program.
+/// Copies owner and mode of an entry, and the capabilities of a program.
 fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
     let owner = (Uid::from_raw(entry.stat.st_uid), Gid::from_raw(entry.stat.st_gid));
     match chownat(to, entry.name, Some(owner.0), Some(owner.1), AtFlags::SYMLINK_NOFOLLOW) {
@@ -103,7 +103,7 @@ fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
     }
     let kind = FileType::from_raw_mode(entry.stat.st_mode);
     if kind != FileType::Symlink {
-        // After the owner: chown takes the set-user-id bit and the capabilities away.
+        // This comes after the owner, because chown removes the set-user-id bit and the capabilities.
         chmodat(to, entry.name, Mode::from_raw_mode(entry.stat.st_mode & 0o7777), AtFlags::empty())?;
     }
     if kind == FileType::RegularFile {
@@ -119,7 +119,7 @@ fn apply(to: BorrowedFd<'_>, entry: &Entry<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Copies the content of a file; its holes stay holes.
+/// Copies the content of a file. Holes stay holes.
 fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let from = File::from(openat(entry.parent, entry.name, flags | OFlags::RDONLY, Mode::empty())?);
@@ -132,9 +132,9 @@ fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     while at < size {
         at = match seek(&from, SeekFrom::Data(at)) {
             Ok(data) => data,
-            // Only a hole is left.
+            // Only a hole remains.
             Err(Errno::NXIO) => break,
-            // This file system does not support it.
+            // This file system does not support finding holes.
             Err(_) => at,
         };
         let end = seek(&from, SeekFrom::Hole(at)).unwrap_or(size).min(size);
@@ -142,7 +142,7 @@ fn copy_file(entry: &Entry<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
             let most = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
             let count = from.read_at(&mut buffer[..most], at)?;
             if count == 0 {
-                return Ok(()); // shorter than before
+                return Ok(()); // the file has become shorter
             }
             to.write_all_at(&buffer[..count], at)?;
             at += count as u64;

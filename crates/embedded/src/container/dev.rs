@@ -1,4 +1,4 @@
-//! The contents of a container's /dev.
+//! Creates the contents of a container's /dev.
 
 use std::fs;
 use std::io;
@@ -30,14 +30,15 @@ const LINKS: [(&str, &str); 6] = [
 
 /// A container's /dev.
 pub(super) struct Dev {
-    /// Its root, whatever is mounted over it later.
+    /// Its root directory, which stays valid whatever is mounted over it later.
     pub(super) root: Root,
-    /// Its `null`, open, so that it can be trusted whatever the container puts in its place later.
+    /// Its open `null` device. It can be trusted, even if the container replaces `/dev/null` later.
     pub(super) null: OwnedFd,
 }
 
-/// Creates the file system of /dev with its nodes, not mounted yet, for a container whose root is `owner`
-/// here: in its user namespace no nodes can be created, so this is done before joining it.
+/// Creates the file system of /dev with its nodes, without mounting it. `owner` is the id here of the
+/// container's root. No nodes can be created in the container's user namespace, so this happens before
+/// joining it.
 pub(super) fn prepare_dev(owner: u32) -> Result<OwnedFd, Fault> {
     let what = || "cannot make /dev";
     let dev = new_dev(owner).creating(what)?;
@@ -98,23 +99,23 @@ fn make_dev(root: &Root, prepared: Option<OwnedFd>, shm: OwnedFd, all_devices: b
             if let Some(parent) = path.parent().filter(|parent| *parent != Path::new("")) {
                 dev.dir(parent).creating(what)?;
             }
-            // A device that has vanished, or a node already created above.
+            // The device has disappeared, or its node was already created above.
             let _ = make_node(dev.fd(), &path, mode, device);
         }
     }
 
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let options = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
-    // Without a group 5 the terminals belong to the group of the process that opens them.
+    // Without a group 5, terminals belong to the group of the process that opens them.
     let known = if rootless::standing().gids().contains(5) { &options[..] } else { &options[..3] };
     let pts = new_filesystem("devpts", known, quiet).creating(|| "cannot make /dev/pts")?;
     let mqueue = new_or_host("mqueue", Path::new("/dev/mqueue"), quiet | MountAttrFlags::MOUNT_ATTR_NODEV);
     let mqueue = match mqueue {
-        // Without root the host's queues can only be shown if the host has them mounted.
+        // Without root, the host's queues can be shown only if the host has mounted them.
         Err(error) if error.kind() == io::ErrorKind::NotFound && rootless::standing().is_rootless() => None,
         made => Some(made.creating(|| "cannot make /dev/mqueue")?),
     };
-    // Already set for the pod's own, but perhaps not for the host's.
+    // The pod's own queues already have these flags, but the host's may not.
     let set = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC;
     sys::mount_setattr(shm.as_fd(), false, sys::MountAttr { set, ..sys::MountAttr::default() })
         .creating(|| "cannot share /dev/shm")?;
@@ -127,8 +128,8 @@ fn make_dev(root: &Root, prepared: Option<OwnedFd>, shm: OwnedFd, all_devices: b
     Ok(Dev { null: null.creating(what)?, root: dev })
 }
 
-/// Creates a node. In a user namespace the kernel does not permit that, and the host's own node is mounted
-/// instead.
+/// Creates a device node. The kernel does not permit that in a user namespace. The host's own node is mounted
+/// there instead.
 fn make_node(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Result<()> {
     match sys::mknodat(dir, name, mode, device) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
@@ -138,8 +139,8 @@ fn make_node(dir: BorrowedFd<'_>, name: &Path, mode: u32, device: u64) -> io::Re
     }
 }
 
-/// The host's node `name` below /dev as a detached mount. It must be of the kind in `mode` and have the
-/// number `device`: anything else is not what the container should get.
+/// Opens the host's node `name` below /dev as a detached mount. It must have the type in `mode` and the
+/// number `device`. Anything else is not what the container should get.
 pub(super) fn host_node(name: &Path, mode: u32, device: u64) -> io::Result<OwnedFd> {
     host_node_in(Path::new("/dev"), name, mode, device)
 }
@@ -154,26 +155,26 @@ fn host_node_in(base: &Path, name: &Path, mode: u32, device: u64) -> io::Result<
         return Err(io::Error::other(format!("{} is not the device {major}:{minor}", path.display())));
     }
     let mounted = clone_mount_fd(node.as_fd())?;
-    // Devices can still be written to. Only the node itself, which is the host's, is protected: otherwise
-    // root could change its mode and owner where the root of this user namespace is that of the host.
+    // This protects the host's node itself. Devices can still be written to. Otherwise, if root of this user
+    // namespace is the host's root, it could change the node's mode and owner.
     let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
     sys::mount_setattr(mounted.as_fd(), false, read_only)?;
     Ok(mounted)
 }
 
-/// Mounts what [`host_node`] opened at `name` in `dir`, over an empty file.
+/// Mounts a node that [`host_node`] opened at `name` in `dir`, over an empty file.
 pub(super) fn bind_node(dir: BorrowedFd<'_>, name: &Path, node: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     drop(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o600))?);
     let target =
         rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     attach(node, target.as_fd()).inspect_err(|_| {
-        // An empty file with a device's name would be worse than none.
+        // An empty file with the name of a device would be worse than none.
         let _ = rustix::fs::unlinkat(dir, name, AtFlags::empty());
     })
 }
 
-/// Device nodes of the host, relative to /dev, without those of which a container has its own.
+/// The device nodes of the host, relative to /dev, except those that every container has itself.
 pub(crate) fn host_devices(base: &Path) -> Vec<(PathBuf, u32, u64)> {
     let mut found = Vec::new();
     let mut pending = vec![PathBuf::new()];
@@ -244,7 +245,7 @@ mod tests {
             }
             fs::write(place.path().join("null"), "x").unwrap();
             assert_eq!(fs::read(place.path().join("null")).unwrap(), b"");
-            // They are the host's own: not even root can change them from here.
+            // These are the host's own nodes. Not even root can change them from here.
             let before = fs::metadata("/dev/null").unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o666);
             let error = fs::set_permissions(place.path().join("null"), mode).unwrap_err();

@@ -1,15 +1,16 @@
-//! The process that builds a container and becomes, or forks, the container's first one.
+//! The process that builds a container. It becomes, or forks, the container's first process.
 //!
-//! It is forked by the shim into a new mount namespace, joins its cgroups, opens what is the host's, joins the pod's
-//! namespaces, builds the container around itself, and tells the shim over a sequenced-packet socket:
-//! [`FromInit::Ready`], or [`FromInit::Failed`] and it ends. The shim sends one byte when it has set the limits that only
-//! it can set ([`LIMITED`]), and one to start the program ([`START`]).
+//! The shim forks it into a new mount namespace. It joins its cgroups, opens what it needs from the host,
+//! joins the pod's namespaces, and builds the container around itself. It reports the result to the shim over
+//! a sequenced-packet socket: [`FromInit::Ready`], or [`FromInit::Failed`] before it ends. The shim sends one
+//! byte when it has set the limits that only the shim can set ([`LIMITED`]), and another one to start the
+//! program ([`START`]).
 //!
-//! A container with its own pid namespace is built by the first process in it, which the builder forks for
-//! that: no other process can see it. Where the pid namespace is shared the builder stays outside until it
-//! has closed everything of the host's, and the process it finally forks there holds nothing but what the
-//! program will (see [`Launch`]). Either way the first process is a child of the shim. The socket closes by
-//! itself when the exec succeeds; a failure is reported before.
+//! If a container has its own pid namespace, the builder forks the first process in it, and that process
+//! builds the container. No other process can see it. If the pid namespace is shared, the builder stays
+//! outside until it has closed everything of the host. The process that it then forks there holds only what
+//! the program will hold (see [`Launch`]). In both cases the first process is a child of the shim. The socket
+//! closes by itself when the exec succeeds. A failure is reported before that.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,26 +34,26 @@ use crate::sys::{PidSlot, clone_mount, errno_text};
 use crate::userns;
 use crate::{layout, rootless, socket, sys};
 
-/// Shim to init: its limits are set.
+/// Sent by the shim: the limits are set.
 pub(crate) const LIMITED: u8 = b'l';
-/// Shim to init: exec.
+/// Sent by the shim: execute the program.
 pub(crate) const START: u8 = b's';
 
-/// Init to shim.
+/// A message to the shim.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum FromInit {
     /// Everything is ready. Sent with the container's /dev/null, and with the outer end of the terminal if
     /// there is one.
     Ready(User),
-    /// Something is done differently than requested; more messages follow.
+    /// Something is done differently than requested. More messages follow.
     Warning(String),
-    /// A cgroup cannot be joined, so its limits do not apply; more follows.
+    /// A cgroup cannot be joined, so its limits do not apply. More messages follow.
     Refused(Refusal),
-    /// It could not be done.
+    /// The container could not be built.
     Failed(Fault),
 }
 
-/// The inputs of the process.
+/// The inputs of the building process.
 pub(crate) struct Init<'a> {
     pub(crate) config: &'a ShimConfig,
     pub(crate) profile: &'a Profile,
@@ -61,18 +62,18 @@ pub(crate) struct Init<'a> {
     pub(crate) limits: &'a cgroup::Prepared,
     /// The socket to the shim.
     pub(crate) shim: OwnedFd,
-    /// stdin (when kept open), stdout, stderr. Unused with a terminal.
+    /// stdin (if kept open), stdout and stderr. Not used with a terminal.
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
-    /// Where the pid of the container's first process goes.
+    /// Receives the pid of the container's first process.
     pub(crate) slot: &'a PidSlot,
-    /// Nothing else limits devices: nodes of the image and of volumes must not be opened.
+    /// Whether nodes in the image and in volumes must not be opened, because nothing else limits devices.
     pub(crate) nodev: bool,
 }
 
 impl Init<'_> {
-    /// Runs the process. Never returns to the code of the shim it was forked from.
+    /// Runs the process. Never returns to the shim's code that forked it.
     pub(crate) fn run(self) -> ! {
         let fault = match self.build_and_exec() {
             Ok(never) => match never {},
@@ -82,7 +83,7 @@ impl Init<'_> {
         sys::exit_now(128)
     }
 
-    /// Sends a warning to the shim; errors are ignored.
+    /// Sends a warning to the shim. Errors are ignored.
     fn warn(&self, text: String) {
         self.tell(&FromInit::Warning(text));
     }
@@ -135,7 +136,7 @@ impl Init<'_> {
         launch.run(report)
     }
 
-    /// Opens everything of the host's that goes into the container, while it can still be reached.
+    /// Opens everything of the host that goes into the container, while it can still be reached.
     fn open_parts(&self, namespaces: &Namespaces) -> Result<Parts<'_>, Fault> {
         let config = self.config;
         let spec = &config.spec;
@@ -156,14 +157,14 @@ impl Init<'_> {
         let proc = proc.transpose().creating(|| "cannot share /proc")?;
         let dev = userns.map(|_| dev::prepare_dev(self.host_id(0))).transpose()?;
         if userns.is_some() {
-            // This comes last: it covers the container's directory.
+            // This comes last, because it covers the container's directory.
             mounts::stage_volumes(&volumes, &config.dir)?;
         }
         Ok(Parts { root: Root::new(rootfs), volumes, dev, shm, proc })
     }
 
-    /// Mounts everything in its place, enters the container's root, and verifies it. Returns the container's
-    /// /dev, and both ends of its terminal if there is one.
+    /// Mounts everything, enters the container's root, and verifies it. Returns the container's /dev, and
+    /// both ends of its terminal if there is one.
     fn build(&self, parts: Parts<'_>) -> Result<(Dev, Option<(OwnedFd, OwnedFd)>), Fault> {
         let Parts { root, volumes, dev, shm, proc } = parts;
         let config = self.config;
@@ -198,7 +199,7 @@ impl Init<'_> {
             let read_only = sys::MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..sys::MountAttr::default() };
             sys::mount_setattr(root.fd(), false, read_only).creating(|| "cannot make the root read-only")?;
             if rootless::standing().is_rootless() {
-                // The pod's own /proc does not show this process if its pid namespace is shared.
+                // If the pid namespace is shared, the pod's own /proc does not show this process.
                 host.mountinfo()
                     .and_then(|mounts| pieces::make_read_only(&root, &mounts))
                     .creating(|| "cannot make the root read-only")?;
@@ -216,7 +217,8 @@ impl Init<'_> {
         Ok((dev, terminal))
     }
 
-    /// Before anything of the image or the pod is opened: devices are limited from here on.
+    /// Joins the cgroups. This must happen before anything of the image or the pod is opened, because it
+    /// limits devices.
     fn join_cgroups(&self) -> Result<(), Fault> {
         let refused = self
             .limits
@@ -226,16 +228,16 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// What every process of these does first.
+    /// The first step of each of these processes.
     fn settle(&self) -> Result<(), Fault> {
         self.hide()?;
         rustix::process::setsid().creating(|| "cannot start a session")?;
         Ok(())
     }
 
-    /// Every change of the user or the user namespace undoes this.
+    /// Protects the process from inspection. Every change of the user or the user namespace undoes this.
     fn hide(&self) -> Result<(), Fault> {
-        // This process still has the host's files open: the container must not inspect it.
+        // This process still has the host's files open, so the container must not inspect it.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| "cannot become undumpable")?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)
             .creating(|| "cannot tie the process to its shim")
@@ -260,7 +262,7 @@ impl Init<'_> {
         Ok(user)
     }
 
-    /// Pipes belong to the user, so that /dev/stdout can be opened by name.
+    /// Gives the pipes to the user, so that /dev/stdout can be opened by name.
     fn give_streams(&self, user: &User) -> Result<(), Fault> {
         let uid = rustix::fs::Uid::from_raw(self.host_id(user.uid));
         let gid = rustix::fs::Gid::from_raw(self.host_id(user.gid));
@@ -271,8 +273,8 @@ impl Init<'_> {
         Ok(())
     }
 
-    /// Continues as the first process of the container's own pid namespace, if it has one. Returns whether
-    /// the first process is still to be forked, because its pid namespace already has other processes.
+    /// Continues as the first process of the container's own pid namespace, if it has one. If its pid
+    /// namespace already has other processes, the first process must still be forked: then it returns `true`.
     fn enter_pid_namespace(&self, namespaces: &Namespaces) -> Result<bool, Fault> {
         let what = || "cannot make the container's pid namespace";
         match &namespaces.pid {
@@ -290,8 +292,8 @@ impl Init<'_> {
         Ok(false)
     }
 
-    /// Mounts the container's root where it can become the root of the mount namespace: over the current one,
-    /// which every process can reach.
+    /// Mounts the container's root over the current root, which every process can reach. There it can become
+    /// the root of the mount namespace.
     fn mount_root(&self, root: &Root) -> Result<(), Fault> {
         let what = || "cannot mount the root file system";
         if self.nodev {
@@ -302,7 +304,7 @@ impl Init<'_> {
         attach(root.fd(), host.as_fd()).creating(what)
     }
 
-    /// Waits for a byte from the shim. If the shim is gone, this process is not needed any more.
+    /// Waits for a byte from the shim. If the shim has ended, this process is not needed any more.
     fn await_byte(&self, expected: u8) -> Result<(), Fault> {
         let mut byte = [0];
         match socket::receive(self.shim.as_fd(), &mut byte, &mut Vec::new()) {
@@ -338,23 +340,23 @@ impl Init<'_> {
     }
 }
 
-/// The host's parts of a container.
+/// The parts of the host that go into a container.
 struct Parts<'a> {
     root: Root,
     volumes: Vec<mounts::Volume<'a>>,
-    /// A /dev with its nodes, for a container in whose user namespace none can be created.
+    /// A /dev with its nodes, if none can be created in the container's user namespace.
     dev: Option<OwnedFd>,
     shm: OwnedFd,
-    /// That of a shared pid namespace.
+    /// The /proc of a shared pid namespace.
     proc: Option<OwnedFd>,
 }
 
-/// The pod's namespaces, open. After joining a user namespace nothing on the host can be opened by name any
+/// The pod's namespaces, open. After joining a user namespace, nothing on the host can be opened by name any
 /// more.
 struct Namespaces {
     user: Option<OwnedFd>,
     others: Vec<(OwnedFd, i32)>,
-    /// A shared one.
+    /// The shared pid namespace, if there is one.
     pid: Option<OwnedFd>,
 }
 
@@ -376,15 +378,15 @@ impl Namespaces {
         Ok(Namespaces { user, others, pid: sandbox.pid.as_ref().map(open).transpose()? })
     }
 
-    /// Joins all but the pid namespace, and creates the container's own. The root of the cgroup namespace is
-    /// the current cgroup of the process.
+    /// Joins all namespaces except the pid namespace, and creates the container's own. The current cgroup of
+    /// the process becomes the root of the cgroup namespace.
     fn join(&self) -> Result<(), Fault> {
         let what = || "cannot join the pod's namespaces";
         let mut own = libc::CLONE_NEWCGROUP;
         if let Some(user) = &self.user {
             sys::setns(user.as_fd(), libc::CLONE_NEWUSER).creating(what)?;
             sys::become_root().creating(what)?;
-            // The mounts so far belong to the host's users.
+            // The existing mounts belong to the host's users.
             own |= libc::CLONE_NEWNS;
         }
         for (fd, kind) in &self.others {
@@ -401,12 +403,11 @@ fn report(shim: BorrowedFd<'_>, fault: Fault) {
     }
 }
 
-/// Makes `root` the root and releases the host's.
+/// Makes `root` the root directory and unmounts the host's.
 fn enter_root(root: &Root) -> Result<(), Fault> {
     let what = || "cannot enter the new root";
     rustix::process::fchdir(root.fd()).creating(what)?;
-    // The old root ends up mounted over the new one, where it can be unmounted without a directory of its
-    // own.
+    // The old root is now mounted over the new one. It can be unmounted there without a directory of its own.
     rustix::process::pivot_root(".", ".").creating(what)?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).creating(what)?;
     rustix::process::chdir("/").creating(what)

@@ -1,5 +1,5 @@
-//! Inside a container: the steps of its first process, and of every process exec'd into it, before the user's
-//! program runs.
+//! The steps inside a container before the user's program runs, for its first process and for every process
+//! that is exec'd into it.
 
 pub(crate) mod apparmor;
 mod copy;

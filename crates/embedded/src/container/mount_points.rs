@@ -1,7 +1,8 @@
-//! Mount points that a root file system of another user does not have.
+//! Adds mount points that are missing in a root file system of another user.
 //!
-//! Without root nothing can be created in a directory of an id that is not mapped, not even in the container's own layer
-//! above it. A layer of our own in between has the missing mount points, and with them the directories they are in.
+//! Without root, nothing can be created in a directory whose owner is not mapped, not even in the container's
+//! own layer above it. An additional layer in between has the missing mount points and the directories that
+//! they are in.
 
 use std::fs;
 use std::io;
@@ -13,10 +14,10 @@ use super::root::{Root, relative};
 use crate::layout;
 use crate::userns::NOBODY;
 
-/// What every container has.
+/// The mount points that every container needs.
 const KERNEL: [&str; 3] = ["proc", "sys", "dev"];
 
-/// Makes the layer at `points` if something is missing. Returns whether it did.
+/// Creates the layer at `points` if mount points are missing. Returns whether it did.
 pub(super) fn make(layer: &Path, points: &Path, targets: &[(&Path, bool)]) -> io::Result<bool> {
     let root = Root::new(layout::open_dir(layer)?);
     let base = fs::read_link(format!("/proc/self/fd/{}", root.fd().as_raw_fd()))?;
@@ -48,10 +49,10 @@ fn missing(root: &Root, base: &Path, target: &Path) -> io::Result<Option<PathBuf
             return Ok(None);
         }
         let real = fs::read_link(format!("/proc/self/fd/{}", found.as_fd().as_raw_fd()))?;
-        // It was resolved inside of the root.
+        // The path was resolved inside the root.
         let Ok(inside) = real.strip_prefix(base) else { return Ok(None) };
         let rest = target.strip_prefix(parent).unwrap_or(target);
-        // A link to nothing is for the container to deal with.
+        // The container itself must deal with a link to nothing.
         let is_plain = rest.components().all(|part| matches!(part, Component::Normal(_)));
         let first = rest.components().next();
         let is_link = first.is_some_and(|first| fs::symlink_metadata(real.join(first)).is_ok());
@@ -60,7 +61,7 @@ fn missing(root: &Root, base: &Path, target: &Path) -> io::Result<Option<PathBuf
     Ok(None)
 }
 
-/// Creates a mount point, and the directories above it as they are in the layer below.
+/// Creates a mount point, and the directories above it with the attributes that they have in the layer below.
 fn create(layer: &Path, points: &Path, path: &Path, is_dir: bool) -> io::Result<()> {
     let parents: Vec<&Path> = path.ancestors().skip(1).collect();
     for parent in parents.into_iter().rev() {

@@ -1,4 +1,5 @@
-//! Mounts of a container besides its image: kernel file systems, the pod's volumes, and masked paths.
+//! The mounts of a container in addition to its image: kernel file systems, the pod's volumes, and masked
+//! paths.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +17,7 @@ use crate::userns::map_ids;
 use crate::{layout, rootless};
 use outrigger_runtime::{Mount, Propagation};
 
-/// Masked: these reveal information about the host.
+/// Masked paths, which reveal information about the host.
 pub(crate) const MASKED_PROC: [&str; 10] = [
     "asound",
     "acpi",
@@ -31,11 +32,11 @@ pub(crate) const MASKED_PROC: [&str; 10] = [
 ];
 pub(crate) const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 
-/// Read-only: these change the host.
+/// Read-only paths, which could change the host.
 pub(crate) const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
-/// The kernel's file systems of a container, opened at their own roots: later mounts do not affect these
-/// descriptors.
+/// The kernel file systems of a container, opened at their own roots, so that later mounts do not affect
+/// these descriptors.
 pub(super) struct Kernel {
     pub(super) proc: Root,
     pub(super) sys: Root,
@@ -49,16 +50,17 @@ pub(crate) struct Volume<'a> {
 }
 
 impl Volume<'_> {
-    /// Whether it is mounted before the mounts are copied: if something must be preserved, a read-only mount
-    /// or mounts below it. A volume in a peer group with the host's mounts would be separated from them.
+    /// Whether the volume is mounted before the mounts are copied. This preserves a read-only mount, or
+    /// mounts below the volume. It must not happen to a volume in a peer group with the host's mounts, which
+    /// it would separate from them.
     fn is_staged(&self) -> bool {
         let has_something_to_keep = self.mount.read_only || self.is_dir;
         has_something_to_keep && self.mount.propagation != Propagation::Bidirectional
     }
 }
 
-/// Opens the sources of all volumes, while the host's tree is still the root with its propagation. With
-/// `nodev`, devices in them cannot be opened. With a user namespace they are mapped to its ids.
+/// Opens the sources of all volumes, while the host's tree is still the root and still has its propagation.
+/// With `nodev`, devices in them cannot be opened. With a user namespace, they are mapped to its ids.
 pub(crate) fn open_volumes<'a>(
     mounts: &'a [Mount],
     nodev: bool,
@@ -69,7 +71,7 @@ pub(crate) fn open_volumes<'a>(
         .map(|mount| {
             let what = || format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
             let tree = clone_mount(&mount.source, true).map_err(|error| match error.raw_os_error() {
-                // It is there, and this user may not use it.
+                // The source exists, but this user may not use it.
                 Some(libc::EACCES) => Fault::config(format!("{}: {}", what(), errno_text(&error))),
                 _ => Fault::create(format!("{}: {}", what(), errno_text(&error))),
             })?;
@@ -78,7 +80,7 @@ pub(crate) fn open_volumes<'a>(
             let propagation = match mount.propagation {
                 Propagation::Private => libc::MS_PRIVATE,
                 Propagation::HostToContainer => libc::MS_SLAVE,
-                // Stays in the peer group of the host's mount.
+                // The volume stays in the peer group of the host's mount.
                 Propagation::Bidirectional => 0,
             };
             let set = if mount.read_only { MOUNT_ATTR_RDONLY } else { 0 }
@@ -97,13 +99,14 @@ pub(crate) fn open_volumes<'a>(
         .collect()
 }
 
-/// Mounts the volumes at separate places below `dir` and makes that the working directory, before the pod's
-/// user namespace and a copy of the mounts for it are created. In that namespace the kernel does not allow
-/// changes to the flags that mounts had when they were copied: what is read-only stays read-only, whatever
-/// capabilities the container has, and what is hidden under a mount in a volume stays hidden.
+/// Mounts the volumes at separate places below `dir`, and makes `dir` the working directory. This happens
+/// before the pod's user namespace and a copy of the mounts for it are created. In that namespace, the kernel
+/// does not allow changes to the flags that mounts had when they were copied. Read-only mounts therefore stay
+/// read-only, whatever capabilities the container has, and files hidden under a mount in a volume stay
+/// hidden.
 pub(super) fn stage_volumes(volumes: &[Volume<'_>], dir: &Path) -> Result<(), Fault> {
     if !volumes.iter().any(Volume::is_staged) {
-        // Each mount takes time.
+        // Without staged volumes, the mounts for it would only cost time.
         return Ok(());
     }
     let what = || "cannot prepare the volumes";
@@ -125,7 +128,7 @@ fn place(number: usize) -> PathBuf {
     PathBuf::from(number.to_string())
 }
 
-/// Takes the volumes from the places of [`stage_volumes`], once the mounts were copied.
+/// Takes the volumes from the places of [`stage_volumes`], after the mounts were copied.
 pub(super) fn take_staged_volumes(volumes: &mut [Volume<'_>]) -> Result<(), Fault> {
     for (number, volume) in volumes.iter_mut().enumerate().filter(|(_, volume)| volume.is_staged()) {
         volume.tree = clone_mount(&place(number), true).creating(|| "cannot prepare the volumes")?;
@@ -133,7 +136,7 @@ pub(super) fn take_staged_volumes(volumes: &mut [Volume<'_>]) -> Result<(), Faul
     Ok(())
 }
 
-/// Mounts the volumes in their order.
+/// Mounts the volumes in the given order.
 pub(super) fn mount_volumes(root: &Root, volumes: Vec<Volume<'_>>) -> Result<(), Fault> {
     for Volume { mount, tree, is_dir } in volumes {
         let what = || format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
@@ -151,7 +154,7 @@ pub(super) fn mount_volumes(root: &Root, volumes: Vec<Volume<'_>>) -> Result<(),
         }
         let found = if is_dir { root.dir(&target) } else { root.file(&target) };
         let target = found.map_err(|error| refused(mount, &error))?;
-        // Resolved: a link of the image may lead there.
+        // The target is compared after it was resolved, because a link of the image may lead to the root.
         if is_same(root.fd(), target.as_fd()).creating(what)? {
             let text = format!(
                 "{}: a link of the image leads from there to /, and nothing can be mounted over the container's root; \
@@ -168,7 +171,8 @@ pub(super) fn mount_volumes(root: &Root, volumes: Vec<Volume<'_>>) -> Result<(),
     Ok(())
 }
 
-/// Why a volume is not mounted. The file at its target does not become a directory, nor a directory a file.
+/// Why a volume is not mounted. A file at its target does not become a directory, and a directory does not
+/// become a file.
 fn refused(mount: &Mount, error: &std::io::Error) -> Fault {
     let (source, target) = (mount.source.display(), mount.target.display());
     let text = format!("cannot mount {source} at {target}: {}", errno_text(error));
@@ -189,10 +193,10 @@ fn is_on_proc(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == i128::from(libc::PROC_SUPER_MAGIC))
 }
 
-/// Mounts a kernel file system on the directory `name` of the image and checks that it is there.
+/// Mounts a kernel file system on the directory `name` of the image, and checks that it is there.
 ///
 /// # Errors
-/// The image has a link in that place, among other things.
+/// For example, the image has a link in that place.
 pub(super) fn mount_kernel_filesystem(root: &Root, name: &str, mounted: OwnedFd) -> Result<Root, Fault> {
     let what = || format!("cannot mount /{name}");
     let target = root.plain_dir(name).map_err(|error| match error.raw_os_error() {
@@ -215,7 +219,8 @@ pub(super) fn mount_kernel_filesystem(root: &Root, name: &str, mounted: OwnedFd)
     Ok(Root::new(mounted))
 }
 
-/// Mounts /proc and /sys. `proc` is that of a shared pid namespace; else the caller is in the one to show.
+/// Mounts /proc and /sys. `proc` is the /proc of a shared pid namespace. Without it, the new /proc shows the
+/// caller's pid namespace.
 pub(super) fn mount_kernel_filesystems(
     root: &Root,
     proc: Option<OwnedFd>,
@@ -235,9 +240,9 @@ pub(super) fn mount_kernel_filesystems(
     })
 }
 
-/// A new instance of a kernel file system. Without root that is not permitted for file systems that show
-/// namespaces of the host (/proc with `hostPID`, /sys with `hostNetwork`): the container should see the
-/// host's there, and gets the host's mounts.
+/// Creates a new instance of a kernel file system. Without root, the kernel does not permit that for file
+/// systems that show the host's namespaces (/proc with `hostPID`, /sys with `hostNetwork`). The container
+/// should see the host's there, so it gets the host's mounts.
 pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -> std::io::Result<OwnedFd> {
     match new_filesystem(kind, &[], attributes) {
         Err(error)
@@ -256,8 +261,8 @@ pub(super) fn new_or_host(kind: &str, host: &Path, attributes: MountAttrFlags) -
     }
 }
 
-/// Mounts the container's own cgroup. The caller is in a cgroup namespace rooted there. Returns what it was
-/// mounted on.
+/// Mounts the container's own cgroup. The caller is in a cgroup namespace whose root it is. Returns the
+/// directory under the mount.
 pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<OwnedFd, Fault> {
     let what = || "cannot mount /sys/fs/cgroup";
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -271,8 +276,8 @@ pub(super) fn mount_cgroup(kernel: &Kernel, writable: bool) -> Result<OwnedFd, F
     Ok(target)
 }
 
-/// Masks paths and makes others read-only. `null` is the container's own /dev/null, open. Done before the
-/// volumes: a volume in such a place is intended by the manifest.
+/// Masks some paths and makes others read-only. `null` is the container's own open /dev/null. This comes
+/// before the volumes, because a volume at such a path is what the manifest wants.
 pub(super) fn cover_paths(kernel: &Kernel, null: BorrowedFd<'_>) -> Result<(), Fault> {
     for path in READ_ONLY_PROC {
         let what = || format!("cannot make /proc/{path} read-only");
@@ -302,7 +307,7 @@ pub(super) fn cover_paths(kernel: &Kernel, null: BorrowedFd<'_>) -> Result<(), F
     Ok(())
 }
 
-/// A path to cover, if this kernel has it.
+/// Opens a path to cover, if this kernel has it.
 fn find_covered(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
     match root.find_plain(path) {
         Ok(found) => Ok(Some(found)),

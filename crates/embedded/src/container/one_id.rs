@@ -1,12 +1,14 @@
-//! Another user than root where this user namespace has one id: without root, and without ranges of ids.
+//! Runs a container as another user than root if this user namespace has only one id, that is, without root
+//! and without subordinate ids.
 //!
-//! One id is enough for a pod whose containers all run as one user. Its containers are built by root of the run's
-//! own user namespace, as always. The last step before the program is to join a nested user namespace, in which
-//! the one id has the number of the container's user. There the process has power over nothing of the pod's:
-//! all namespaces and mounts of the pod belong to the outer one.
+//! One id is enough for a pod whose containers all run as one user. Root of the run's own user namespace
+//! builds its containers, as always. The last step before the program is to join a nested user namespace, in
+//! which the one id has the number of the container's user. The process has no power over the pod there,
+//! because all namespaces and mounts of the pod belong to the outer user namespace.
 //!
-//! All files belong to the one id, so to the container's user. Containers with different users would not be
-//! protected from each other, though the pod says they are: [`OneId::for_container`] refuses them.
+//! All files belong to the one id, and so to the container's user. Containers with different users would
+//! therefore not be protected from each other, although the pod says so. [`OneId::for_container`] refuses
+//! them.
 
 use std::fs;
 use std::io;
@@ -27,16 +29,17 @@ use outrigger_runtime::UserFault;
 
 const WHAT: &str = "cannot give the one id of this user to the container's user";
 
-/// The way to the user of a container. Everything of the host's that it takes is open.
+/// What is needed to become the user of a container. Everything that it needs from the host is open.
 pub(crate) struct OneId {
     uid: u32,
     gid: u32,
-    /// The host's, to see the result.
+    /// The host's /proc, to check the result.
     proc: OwnedFd,
 }
 
 impl OneId {
-    /// For a process that still sees the host's files. `None`: the user can be reached from here.
+    /// Prepares the change, in a process that still sees the host's files. `None` if the user can be reached
+    /// without it.
     pub(crate) fn needed_for(user: &User) -> Result<Option<Self>, Fault> {
         let (uid, gid) = (user.uid, user.gid);
         if !rootless::one_id_only() || (uid, gid) == (0, 0) {
@@ -46,8 +49,8 @@ impl OneId {
         Ok(Some(OneId { uid, gid, proc }))
     }
 
-    /// The same for the first process of a container, which is refused if another container of its pod has
-    /// another user.
+    /// Like [`Self::needed_for`], for the first process of a container. It is refused if another container of
+    /// its pod has another user.
     pub(super) fn for_container(user: &User, sandbox: &SandboxState) -> Result<Option<Self>, Fault> {
         if rootless::one_id_only() {
             let other = settle(&sandbox.dir.join("ns/one-id"), (user.uid, user.gid)).creating(|| WHAT)?;
@@ -66,13 +69,13 @@ impl OneId {
         Self::needed_for(user)
     }
 
-    /// A nested user namespace with one id, which is the caller's own.
+    /// Creates a nested user namespace with one id, which is the caller's own.
     pub(super) fn make(&self) -> Result<OwnedFd, Fault> {
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let made =
             Holder::of_one_id((self.uid, self.gid), own).and_then(|holder| holder.open_user_namespace());
         match made {
-            // Namespaces are forbidden or limited here: waiting does not change that.
+            // Namespaces are forbidden or limited here. Waiting does not change that.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC)) => {
                 let why = errno_text(&error);
                 let text = format!(
@@ -86,16 +89,17 @@ impl OneId {
         }
     }
 
-    /// Joins the namespace, which `namespace` is or, as a pidfd, is in.
+    /// Joins the nested namespace. `namespace` is the namespace itself, or the pidfd of a process in it.
     pub(crate) fn join(&self, namespace: BorrowedFd<'_>) -> Result<(), Fault> {
         sys::setns(namespace, libc::CLONE_NEWUSER).creating(|| WHAT)?;
-        // That may have undone both.
+        // Joining may have undone both settings.
         sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(|| WHAT)?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(|| WHAT)?;
         verify::check_one_id((self.uid, self.gid), |name| self.read(name))
     }
 
-    /// A file of this process in the host's /proc: the container's may not show it.
+    /// Reads a file of this process in the host's /proc, because the container's /proc may not show this
+    /// process.
     fn read(&self, name: &str) -> io::Result<String> {
         let path = Path::new("self").join(name);
         let file =
@@ -104,9 +108,10 @@ impl OneId {
     }
 }
 
-/// Notes the ids of a pod's first container. Returns them if they are others.
+/// Stores the ids of a pod's first container. Returns the stored ids if they are different.
 fn settle(path: &Path, ids: (u32, u32)) -> io::Result<Option<(u32, u32)>> {
-    // A link exists with all its text, or not at all: containers of a pod are made at the same time.
+    // The containers of a pod are created concurrently. A link is used because it never exists with only a
+    // part of its text.
     match std::os::unix::fs::symlink(format!("{}:{}", ids.0, ids.1), path) {
         Ok(()) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

@@ -1,8 +1,9 @@
-//! A directory with mounts below it as a root file system, without root: `rootfs:/`.
+//! Assembles a root file system from a directory with mounts below it, without root (`rootfs:/`).
 //!
-//! The kernel does not permit an overlay of such a directory to an ordinary user, who could see what those
-//! mounts hide. So the root is assembled: each directory without mounts below becomes an overlay of its own,
-//! mount points become empty directories, and the directories above them are created new.
+//! The kernel does not permit an ordinary user to make an overlay of such a directory, because the user could
+//! see what the mounts hide. The root is therefore assembled from pieces. Each directory without mounts below
+//! becomes an overlay of its own. Mount points become empty directories, and the directories above them are
+//! newly created.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,11 +19,11 @@ use super::rootfs::escape;
 use crate::sys::{MOUNT_ATTR_RDONLY, MountAttr, mount_setattr};
 use outrigger_runtime::mounts;
 
-/// The source of the mounts, used to recognize them.
+/// The source name of these mounts, used to recognize them.
 pub(super) const PIECE: &str = "outrigger-piece";
-/// More mounts than any machine's root has.
+/// The maximum number of mounts, more than the root of any machine has.
 const PIECES_MAX: usize = 512;
-/// Larger files are left out instead of copied.
+/// The maximum size of a file to copy. Larger files are left out.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Whether there are mounts below a directory.
@@ -35,7 +36,7 @@ fn points_below(layer: &Path) -> BTreeSet<PathBuf> {
     mounts::mounts_below(&layer).into_iter().filter(|point| *point != layer).collect()
 }
 
-/// Mounts the pieces of `layer` below `own`, a container's own directory for its root. Returns where.
+/// Mounts the pieces of `layer` below `own`, the container's own directory for its root. Returns the path.
 pub(super) fn mount_pieces(layer: &Path, own: &Path) -> io::Result<PathBuf> {
     let layer = fs::canonicalize(layer)?;
     let target = own.join("rootfs");
@@ -53,10 +54,10 @@ struct Pieces<'a> {
 }
 
 impl Pieces<'_> {
-    /// Recreates the contents of `source` in `target`. Only directories with mounts below are descended into,
-    /// so the depth is limited by that of the mounts.
+    /// Recreates the contents of `source` in `target`. Descends only into directories with mounts below, so
+    /// the depth of the mounts limits the recursion.
     fn fill(&mut self, source: &Path, target: &Path) -> io::Result<()> {
-        // What this user cannot read is left out: mounts may be anywhere.
+        // Directories that this user cannot read are left out, because mounts may be anywhere.
         let Ok(entries) = fs::read_dir(source) else { return Ok(()) };
         for entry in entries {
             let entry = entry?;
@@ -77,7 +78,7 @@ impl Pieces<'_> {
                     self.overlay(&from, &to, mode)?;
                 }
             } else if meta.is_file() && meta.len() <= FILE_MAX {
-                // As above.
+                // Files that this user cannot read are left out too.
                 let _ = fs::copy(&from, &to);
             }
         }
@@ -106,8 +107,8 @@ impl Pieces<'_> {
     }
 }
 
-/// Makes the pieces read-only; they are mounts besides that of the root. The caller's root is the
-/// container's. `mounts` is the kernel's list of them.
+/// Makes the pieces read-only, which are mounts separate from the root's. The caller's root is the
+/// container's. `mounts` is the kernel's list of mounts.
 pub(super) fn make_read_only(root: &Root, mounts: &str) -> io::Result<()> {
     for line in mounts.lines() {
         let Some((mounted, kind)) = line.split_once(" - ") else { continue };

@@ -1,5 +1,5 @@
-//! The last steps before the user's program: identity, filter, exec. The same code for a container's first
-//! process and for everything exec'd into it, so that the same limits apply to both.
+//! The last steps before the user's program: identity, filter, exec. A container's first process and
+//! everything that is exec'd into it use the same code, so that the same limits apply to both.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,26 +17,26 @@ use crate::seccomp;
 use crate::sys::{self, PidSlot, errno_text};
 use outrigger_runtime::ContainerSpec;
 
-/// `PATH` if neither image nor manifest sets it.
+/// The `PATH` if neither the image nor the manifest sets it.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What all processes of a container have in common.
+/// The settings that all processes of a container have in common.
 #[derive(Clone)]
 pub(crate) struct Profile {
-    /// Capabilities of the bounding set; a root user has them.
+    /// The capabilities of the bounding set. A root user has them.
     pub(crate) caps: CapSet,
     pub(crate) no_new_privileges: bool,
-    /// AppArmor profile that the user's program gets.
+    /// The AppArmor profile of the user's program.
     pub(crate) apparmor: Option<String>,
-    /// seccomp program.
+    /// The seccomp program.
     pub(crate) filter: Option<Vec<libc::sock_filter>>,
-    /// Environment without `HOME`.
+    /// The environment without `HOME`.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
 }
 
-/// The container's environment: defaults, then the image's, then the manifest's; the last value wins, the
-/// first position is kept.
+/// The container's environment: defaults, then the image's, then the manifest's. The last value of a variable
+/// wins, and its first position is kept.
 pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, String)> {
     let mut env =
         vec![("PATH".to_owned(), DEFAULT_PATH.to_owned()), ("HOSTNAME".to_owned(), hostname.to_owned())];
@@ -47,7 +47,7 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (name.to_owned(), value.to_owned())
     });
-    // An image may have any number of variables.
+    // A map is used because an image may have any number of variables.
     let mut places: HashMap<String, usize> =
         env.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
     for (name, value) in image.chain(spec.env.iter().cloned()) {
@@ -63,8 +63,9 @@ pub(crate) fn environment(spec: &ContainerSpec, hostname: &str) -> Vec<(String, 
 }
 
 impl Profile {
-    /// Makes the kernel apply the container's AppArmor profile when the program is executed. Done before
-    /// joining the container's namespaces: it needs the host's /proc. Forked processes inherit it.
+    /// Makes the kernel apply the container's AppArmor profile when the program is executed. This needs the
+    /// host's /proc, so it comes before joining the container's namespaces. Forked processes inherit the
+    /// setting.
     pub(crate) fn confine_on_exec(&self) -> Result<(), Fault> {
         match &self.apparmor {
             Some(name) => {
@@ -75,7 +76,7 @@ impl Profile {
     }
 }
 
-/// The command line: the manifest's command replaces ENTRYPOINT and drops CMD, its args replace CMD.
+/// The command line. The manifest's command replaces ENTRYPOINT and drops CMD. Its args replace CMD.
 pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
     let line: Vec<String> = match (&spec.command, &spec.args) {
         (Some(command), args) => command.iter().chain(args.iter().flatten()).cloned().collect(),
@@ -91,30 +92,31 @@ pub(crate) fn command_line(spec: &ContainerSpec) -> Result<Vec<String>, Fault> {
     Ok(line)
 }
 
-/// A program to be started in a container.
+/// A program to start in a container.
 ///
-/// A process with CAP_SYS_PTRACE in a container may read and change every process it sees, including
-/// everything that one still has open. So where others share the container's pid namespace, the caller is in
-/// all the container's namespaces but that one: everything possible is done out of their sight, and only then
-/// is the program's process forked, with nothing left to do but to execute it.
+/// A process with CAP_SYS_PTRACE in a container may read and change every process that it sees, and
+/// everything that such a process still has open. If others share the container's pid namespace, the caller
+/// is therefore in all of the container's namespaces except that one. It does everything that is possible out
+/// of their sight. Only then does it fork the program's process, which has nothing left to do but to execute
+/// the program.
 pub(crate) struct Launch<'a> {
     pub(crate) profile: &'a Profile,
     pub(crate) user: &'a User,
     pub(crate) command: &'a [String],
-    /// Standard input is a terminal and becomes the controlling one.
+    /// Whether standard input is a terminal and becomes the controlling terminal.
     pub(crate) terminal: bool,
-    /// Fork the program's process and leave its pid here. `None`: the caller is alone in its pid namespace and becomes
-    /// the program itself.
+    /// Fork the program's process and store its pid here. `None` means that the caller is alone in its pid
+    /// namespace and becomes the program itself.
     pub(crate) fork: Option<&'a PidSlot>,
-    /// The descriptor for reporting a failure, the only one that stays open besides the standard streams.
+    /// The descriptor for reporting a failure. Apart from the standard streams, only this one stays open.
     pub(crate) report_to: BorrowedFd<'a>,
 }
 
 impl Launch<'_> {
-    /// Becomes the program, or ends and leaves it as a sibling. A failure, in either process, is reported
-    /// with `report`.
+    /// Becomes the program, or forks it as a sibling and ends. In both processes, a failure is reported with
+    /// `report`.
     pub(crate) fn run(&self, report: impl FnOnce(BorrowedFd<'_>, Fault)) -> ! {
-        // They name the container on the host.
+        // The arguments show the name of the container on the host.
         sys::hide_arguments();
         let closed = sys::keep_only(self.report_to).map_err(step("cannot close descriptors"));
         let fault = match closed.and_then(|()| self.launch()) {
@@ -168,8 +170,8 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// Whether all remaining steps are possible under the container's own filter. If not, the program's
-    /// process has to load the filter itself, at the very end.
+    /// Whether the container's own filter allows all remaining steps. If not, the program's process must load
+    /// the filter itself, at the very end.
     fn can_launch_under(&self, filter: &[libc::sock_filter]) -> bool {
         let mut calls: Vec<(i64, u64)> = vec![
             (libc::SYS_capset, 0),
@@ -190,18 +192,18 @@ impl Launch<'_> {
 
 const TIE: &str = "cannot tie the process to its shim";
 
-/// An error of one step as a fault.
+/// Turns an error of one step into a fault.
 fn step(what: &'static str) -> impl Fn(io::Error) -> Fault {
     move |error| Fault::start(format!("{what}: {}", errno_text(&error)))
 }
 
-/// Becomes the user, in the container's working directory, still with all capabilities.
+/// Becomes the user, in the container's working directory, but keeps all capabilities.
 fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
     let mut entered = enter(&profile.cwd);
 
-    // Dropping from the bounding set needs SETPCAP, changing ids SETUID and SETGID, a filter without
-    // no_new_privs SYS_ADMIN: so everything is kept until the last moment, and the filter only applies to
-    // what comes after it.
+    // Dropping from the bounding set needs SETPCAP, changing ids needs SETUID and SETGID, and a filter
+    // without no_new_privs needs SYS_ADMIN. All capabilities are therefore kept until the last moment. The
+    // filter applies only to the steps after it.
     let own = permitted()?;
     for (number, wanted) in profile.caps.numbers() {
         if !wanted {
@@ -209,30 +211,31 @@ fn prepare(profile: &Profile, user: &User) -> Result<(), Fault> {
                 Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                     return Err(step("cannot drop a capability")(error));
                 }
-                // Beyond the last capability this kernel knows.
+                // This kernel does not know this capability or a higher one.
                 _ => {}
             }
         }
     }
-    // While it still belongs to root: users have a small quota of keys.
+    // This comes while the process is still root, because users have a small quota of keys.
     sys::join_new_keyring().map_err(step("cannot leave the session keyring"))?;
     sys::prctl(libc::PR_SET_KEEPCAPS, 1).map_err(step("cannot keep capabilities"))?;
     sys::set_ids(user.uid, user.gid, &user.groups).map_err(step("cannot change user"))?;
     set_caps(own).map_err(step("cannot set capabilities"))?;
     if entered.is_err() {
-        // A directory only the user can enter (a network file system that does not trust root).
+        // Only the user can enter the directory, for example on a network file system that does not trust
+        // root.
         entered = enter(&profile.cwd);
     }
     entered
         .map_err(|error| Fault::start(format!("chdir to cwd ({:?}): {}", profile.cwd, errno_text(&error))))?;
-    // Changing the user has undone both of these.
+    // Changing the user has undone both settings.
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(step("cannot become undumpable"))?;
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).map_err(step(TIE))
 }
 
 /// Permanently drops the privileges that the program must not have.
 fn confine(profile: &Profile) -> Result<(), Fault> {
-    // It cannot give more than it has.
+    // This process cannot give more capabilities than it has.
     let caps = CapabilitySet::from_bits_retain(profile.caps.0) & permitted()?;
     if profile.no_new_privileges {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1).map_err(step("cannot set no_new_privs"))?;
@@ -263,10 +266,10 @@ fn enter(cwd: &str) -> io::Result<()> {
     if path.as_bytes().starts_with(b"/") { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOENT)) }
 }
 
-/// The program to execute, in the form the kernel expects.
+/// The program to execute, in the form that the kernel expects.
 struct Program {
     name: String,
-    /// The possible paths, in the order to try.
+    /// The possible paths, in the order in which they are tried.
     candidates: Vec<CString>,
     args: Vec<CString>,
     env: Vec<CString>,
@@ -304,7 +307,7 @@ impl Program {
         Ok(Program { name, candidates, args, env })
     }
 
-    /// Becomes the program. Returns only if that failed.
+    /// Becomes the program. Returns only if that fails.
     fn exec(&self) -> Fault {
         let failed = |error: &io::Error| Fault::start(format!("exec {:?}: {}", self.name, errno_text(error)));
         let is_path = self.name.contains('/');

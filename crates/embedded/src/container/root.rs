@@ -1,10 +1,9 @@
-//! Paths inside an untrusted root file system.
+//! Resolves paths inside an untrusted root file system.
 //!
-//! An image may contain symbolic links to anywhere. Every path of a container is resolved by the kernel with
-//! the container's root as `/` (`RESOLVE_IN_ROOT`), and mounts are attached to the resulting descriptor,
-//! never to a path that could be replaced in between. For the kernel's own file systems no link is followed
-//! at all ([`Root::plain_dir`]): a link there could only serve to make them appear in a place that is not
-//! masked.
+//! An image may contain symbolic links to anywhere. The kernel resolves every path of a container with the
+//! container's root as `/` (`RESOLVE_IN_ROOT`). Mounts are attached to the resulting descriptor, never to a
+//! path that could be replaced in between. For the kernel's own file systems, no link is followed at all
+//! ([`Root::plain_dir`]). A link there could only serve to make them appear in a place that is not masked.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,11 +22,11 @@ const TABLE_MAX: u64 = 4 << 20;
 /// The maximum number of links followed while directories are created.
 const LINKS_MAX: u32 = 40;
 
-/// Downwards only, without links.
+/// Resolves only downwards, and without links.
 const PLAIN: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// A container's root directory, or that of one of its file systems.
+/// The root directory of a container, or of one of its file systems.
 pub(crate) struct Root {
     fd: OwnedFd,
 }
@@ -41,13 +40,13 @@ impl Root {
         self.fd.as_fd()
     }
 
-    /// Opens what is at `path`, links followed, without reading it.
+    /// Opens the file or directory at `path` without reading it. Links are followed.
     pub(crate) fn find(&self, path: &Path) -> io::Result<OwnedFd> {
         self.open(path, OFlags::PATH)
     }
 
-    /// The beginning of a text file, longer than any such file should be. Only a regular file is opened:
-    /// opening some devices has side effects.
+    /// Reads the beginning of a text file. The limit is larger than any such file should be. Opens only
+    /// regular files, because opening some devices has side effects.
     pub(crate) fn read_to_string(&self, path: &str) -> io::Result<String> {
         let found = self.find(Path::new(path))?;
         if FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) != FileType::RegularFile {
@@ -57,8 +56,8 @@ impl Root {
         io::read_to_string(std::fs::File::from(fd).take(TABLE_MAX))
     }
 
-    /// Opens the directory `name` directly in this one, creating it if missing. Neither a link nor a mount is
-    /// accepted.
+    /// Opens the directory `name` directly in this one. Creates it if it is missing. Accepts neither a link
+    /// nor a mount.
     pub(crate) fn plain_dir(&self, name: &str) -> io::Result<OwnedFd> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -67,12 +66,12 @@ impl Root {
         self.resolve(Path::new(name), OFlags::PATH | OFlags::DIRECTORY, PLAIN | ResolveFlags::NO_XDEV)
     }
 
-    /// Opens `path` in this very file system, without following any link and without reading it.
+    /// Opens `path` in this file system itself, without following links and without reading it.
     pub(crate) fn find_plain(&self, path: &str) -> io::Result<OwnedFd> {
         self.resolve(Path::new(path), OFlags::PATH, PLAIN | ResolveFlags::NO_XDEV)
     }
 
-    /// Opens the mount at `path`, without following any link.
+    /// Opens the mount at `path`, without following links.
     pub(crate) fn find_mounted(&self, path: &str) -> io::Result<OwnedFd> {
         self.resolve(Path::new(path), OFlags::PATH, PLAIN)
     }
@@ -98,14 +97,14 @@ impl Root {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         loop {
             match rustix::fs::openat2(&self.fd, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // The kernel saw a rename that could be an escape, and asks to try again.
+                // The kernel saw a rename that could be an escape, and wants the call to be repeated.
                 Err(Errno::AGAIN) => continue,
                 result => return Ok(result?),
             }
         }
     }
 
-    /// Opens the directory `path`, creating what is missing.
+    /// Opens the directory `path`. Creates what is missing.
     pub(crate) fn dir(&self, path: &Path) -> io::Result<OwnedFd> {
         self.dir_following(path, 0)
     }
@@ -124,7 +123,8 @@ impl Root {
         match rustix::fs::mkdirat(&parent_fd, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                // A link to something that does not exist yet (`/var/run` to `/run`): create its target.
+                // A link may point to something that does not exist yet, such as `/var/run` to `/run`. Its
+                // target is created.
                 if let Ok(target) = rustix::fs::readlinkat(&parent_fd, name, Vec::new()) {
                     let target =
                         target.into_string().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -136,7 +136,7 @@ impl Root {
         self.open(path, wanted)
     }
 
-    /// Opens the file `path` as a mount target, creating it and its directories if missing.
+    /// Opens the file `path` as a mount target. Creates it and its directories if they are missing.
     pub(crate) fn file(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.find(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -152,7 +152,7 @@ impl Root {
     }
 }
 
-/// Parent and name; a path that ends in `..` or is the root has none.
+/// Splits a path into parent and name. The root, and a path that ends in `..`, have no name.
 fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
     match (path.parent(), path.components().next_back()) {
         (Some(parent), Some(Component::Normal(name))) => Ok((parent, name)),
@@ -160,7 +160,7 @@ fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
     }
 }
 
-/// A new, detached file system instance.
+/// Creates a new, detached instance of a file system.
 pub(crate) fn new_filesystem(
     kind: &str,
     options: &[(&str, &str)],
@@ -178,7 +178,7 @@ pub(crate) fn new_filesystem(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-/// Reopens an `O_PATH` descriptor for use. The caller's /proc is the host's.
+/// Reopens an `O_PATH` descriptor for use. The caller's /proc must be the host's.
 pub(crate) fn reopen(place: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", place.as_raw_fd());
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())?)

@@ -1,4 +1,4 @@
-//! The root file system: the image's layers below, and the container's own temporary layer on top.
+//! The root file system of a container: the image's layers, and the container's own temporary layer on top.
 
 use std::fs;
 use std::io;
@@ -20,13 +20,13 @@ use crate::sys::{clone_mount, errno_text};
 use crate::userns::{IDS, NOBODY, map_ids};
 use crate::{layout, rootless};
 
-/// The longest option string that mount(2) passes to the kernel.
+/// The maximum length of the options that mount(2) passes to the kernel.
 const OPTIONS_MAX: usize = 4000;
 
-/// Creates the container's root file system, not mounted yet, with its own layer in `own`. The caller is in its
-/// own mount namespace: the container's directory is covered in the process, so that no other one has to be
-/// created and removed for it. `warn` is called before something slow begins. With `ids`, the files are mapped
-/// to the ids of a user namespace.
+/// Creates the container's root file system, with its own layer in `own`, without mounting it in its place.
+/// The caller is in its own mount namespace. The container's directory is covered there, so that no other
+/// directory must be created and removed for this. `warn` is called before a slow operation. With `ids`, the
+/// files are mapped to the ids of a user namespace.
 pub(crate) fn make_rootfs(
     dir: &Path,
     own: &Path,
@@ -36,7 +36,7 @@ pub(crate) fn make_rootfs(
 ) -> Result<OwnedFd, Fault> {
     let (path, is_copy) = mount_rootfs(dir, own, layers, ids, warn)?;
     let what = || format!("cannot open {}", path.display());
-    // With the pieces it may consist of.
+    // The pieces that the root may consist of are included.
     let recursive = rootless::standing().is_rootless();
     let root = clone_mount(&path, recursive).creating(what)?;
     if let (true, Some(ids)) = (is_copy, ids) {
@@ -45,8 +45,9 @@ pub(crate) fn make_rootfs(
     Ok(root)
 }
 
-/// The layers of an image, and one of our own above them with the mount points that are missing in directories of other
-/// users: without root nothing can be created there. `targets` are paths in the container, and whether each is a directory.
+/// The layers of an image, with an additional layer on top for missing mount points in directories of other
+/// users. Without root, nothing can be created there. `targets` are paths in the container, and whether each
+/// is a directory.
 pub(super) fn with_mount_points(
     layers: &[PathBuf],
     own: &Path,
@@ -74,7 +75,7 @@ pub(crate) struct Ids<'a> {
     pub(crate) first: u32,
 }
 
-/// Mounts the container's root file system and returns where, and whether it is a copy, which has the image's
+/// Mounts the container's root file system. Returns its path, and whether it is a copy, which has the image's
 /// own ids.
 fn mount_rootfs(
     dir: &Path,
@@ -106,7 +107,8 @@ fn mount_rootfs(
         return Ok((path, false));
     }
     let target = own.join("rootfs");
-    // Without the container's own name: the same error occurs for all containers, and is reported once.
+    // The message does not contain the container's own name. The same error occurs for all containers, and is
+    // reported once.
     let place = own.ancestors().nth(4).unwrap_or(own);
     warn(format!(
         "overlayfs is refused in {} ({}): every container gets a copy of its whole image, which takes time and space; \
@@ -123,8 +125,8 @@ fn mount_rootfs(
     Ok((target, true))
 }
 
-/// Maps the layers to the ids of a user namespace: each is covered by such a mount of itself, or mounted
-/// elsewhere if that would cover the container's directory.
+/// Maps the layers to the ids of a user namespace. A mapped mount of a layer covers the layer itself. If that
+/// would cover the container's directory, it is mounted elsewhere.
 fn map_layers(layers: &[PathBuf], ids: &Ids<'_>, dir: &Path, own: &Path) -> Result<Vec<PathBuf>, Fault> {
     let mut mapped = Vec::with_capacity(layers.len());
     for (number, layer) in layers.iter().enumerate() {
@@ -150,7 +152,7 @@ fn is_invalid(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Creates a directory for root only: no other user of the host should access it.
+/// Creates a directory that no other user of the host can access.
 fn make_private(dir: &Path) -> Result<(), Fault> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -159,8 +161,8 @@ fn make_private(dir: &Path) -> Result<(), Fault> {
         .creating(|| format!("cannot make {}", dir.display()))
 }
 
-/// Creates the directory the container sees as `/`, with the owner and the mode of the image's root. `first`
-/// is the host's id for id 0.
+/// Creates the directory that the container sees as `/`, with the owner and the mode of the image's root.
+/// `first` is the host's id for id 0.
 fn make_top(dir: &Path, image: &Path, first: u32) -> Result<(), Fault> {
     let what = || format!("cannot make {}", dir.display());
     make_private(dir)?;
@@ -193,7 +195,7 @@ impl Overlay<'_> {
             true => format!("{options},userxattr"),
             false => options,
         };
-        // `volatile` avoids syncing a layer that is discarded; kernels before 5.10 do not support it.
+        // `volatile` avoids syncing a layer that is discarded anyway. Kernels before 5.10 do not support it.
         let volatile = format!("{options},volatile");
         self.mount_with(target, &volatile).or_else(|_| self.mount_with(target, &options))
     }
@@ -233,7 +235,7 @@ impl Overlay<'_> {
     }
 }
 
-/// A path in the options: overlayfs splits at colons and commas.
+/// Escapes a path for the mount options, because overlayfs splits them at colons and commas.
 pub(super) fn escape(path: &Path) -> io::Result<String> {
     let path = path.to_str().ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))?;
     let mut escaped = String::with_capacity(path.len());

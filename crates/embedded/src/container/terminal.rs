@@ -1,4 +1,4 @@
-//! Terminals of containers, and of commands in them.
+//! Opens terminals for containers, and for commands in them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::sys::clone_mount_fd;
 
 const DEVPTS_SUPER_MAGIC: u32 = 0x1cd1;
 
-/// Opens a pair and mounts it as `console` in the given /dev. Returns the outer and the inner end.
+/// Opens a terminal and mounts it as `console` in the given /dev. Returns the outer and the inner end.
 pub(super) fn open_terminal(dev: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
     let (outer, inner) = open_pair(dev, "pts/ptmx")?;
     let console = dev.file(Path::new("console"))?;
@@ -20,8 +20,8 @@ pub(super) fn open_terminal(dev: &Root) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((outer, inner))
 }
 
-/// Opens a pair with the `ptmx` at `path`, which must belong to a devpts: a container may have put something
-/// else in its place. Returns the outer and the inner end.
+/// Opens a terminal with the `ptmx` at `path`, which must belong to a devpts, because a container may have
+/// replaced it. Returns the outer and the inner end.
 pub(crate) fn open_pair(root: &Root, path: &str) -> io::Result<(OwnedFd, OwnedFd)> {
     let (parent, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
     let pts = root.find_mounted(parent)?;

@@ -1,5 +1,5 @@
-//! The user of a container: the manifest's numbers, the image's USER, and the image's own /etc/passwd and
-//! /etc/group.
+//! Determines the user of a container from the manifest's numbers, the image's USER, and the image's own
+//! /etc/passwd and /etc/group.
 
 use std::collections::HashSet;
 
@@ -12,22 +12,22 @@ use outrigger_runtime::{ContainerSpec, Identity, UserFault};
 /// The largest id of a user or group, as in Kubernetes and runc.
 const ID_MAX: u32 = i32::MAX as u32;
 
-/// The most groups a user may have: fewer than the kernel's limit, and few enough for one message to the
-/// shim.
+/// The maximum number of groups of a user. It is below the kernel's limit, and the groups fit into one
+/// message to the shim.
 const GROUPS_MAX: usize = 10_000;
 
-/// The user a container's processes become.
+/// The user that a container's processes become.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Supplementary groups, the primary one included.
+    /// The supplementary groups, including the primary group.
     pub(crate) groups: Vec<u32>,
     /// Home directory, for `$HOME`.
     pub(crate) home: String,
 }
 
-/// Finds the user and refuses root if the manifest does, with the kubelet's messages.
+/// Determines the user, and refuses root if the manifest forbids it, with the kubelet's messages.
 pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<User, Fault> {
     let identity = &spec.identity;
     let image_user = spec.image.user.as_deref().unwrap_or("");
@@ -40,8 +40,8 @@ pub(crate) fn resolve(spec: &ContainerSpec, root: &Root, pod: &str) -> Result<Us
     select(identity, user, group, &Tables { passwd: &passwd, groups: &groups })
 }
 
-/// Removes groups that are not available without root and without ids set aside for the user. Returns a
-/// warning if there are any.
+/// Removes groups that are not available without root and without subordinate ids. Returns a warning if there
+/// are any.
 pub(super) fn limit_groups(user: &mut User) -> Option<String> {
     if !rootless::one_id_only() {
         return None;
@@ -72,7 +72,7 @@ pub(crate) fn check_mapped(user: &User) -> Result<(), Fault> {
 }
 
 /// Refuses users and groups that a pod's user namespace does not have. The container does not run with the
-/// host's users instead: then an image would decide that.
+/// host's users instead, because then an image would decide that.
 pub(super) fn check_in_namespace(user: &User, spec: &ContainerSpec) -> Result<(), Fault> {
     let groups = [user.gid].into_iter().chain(user.groups.iter().copied()).map(|gid| ("group", gid));
     let ids = [("user", user.uid)].into_iter().chain(groups);
@@ -156,7 +156,7 @@ impl Tables<'_> {
         })
     }
 
-    /// Groups that list the user as a member.
+    /// The groups that have the user as a member.
     fn groups_of<'a>(&'a self, user: &'a str) -> impl Iterator<Item = u32> + 'a {
         self.groups.lines().filter_map(move |line| {
             let fields: Vec<&str> = line.split(':').collect();
@@ -217,7 +217,7 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
             )));
         }
     }
-    // No larger number is a valid user, and to the kernel the largest one means "leave unchanged".
+    // No larger number is a valid user. To the kernel, the largest number means "leave unchanged".
     if let Some(id) = [uid].iter().chain(&groups).find(|id| **id > ID_MAX) {
         let kind = if *id == uid { "user" } else { "group" };
         return Err(Fault::config(format!(
@@ -229,8 +229,8 @@ fn select(identity: &Identity, user: &str, group: &str, tables: &Tables<'_>) -> 
     Ok(User { uid, gid, groups, home: if home.is_empty() { "/" } else { home }.to_owned() })
 }
 
-/// The number in `text` of an image, or `None` for a name. Digits are never a name, however many there are:
-/// the tables of the image could map it to any user.
+/// Parses a number of an image, or returns `None` for a name. A text of digits is never a name, however long
+/// it is, because the tables of the image could map it to any user.
 fn number(kind: &str, text: &str) -> Result<Option<u32>, Fault> {
     match text.parse() {
         Ok(id) => Ok(Some(id)),
@@ -319,7 +319,7 @@ mod tests {
         assert!(select(&negative, "", "", &TABLES).unwrap_err().text.contains("runAsUser -1"));
     }
 
-    /// CVE-2026-47262: a table of the image used up all memory, or here all the time.
+    /// CVE-2026-47262: a table in the image used up all memory. Here it could use up all the time.
     #[test]
     fn a_table_without_end_is_refused_quickly() {
         let groups =

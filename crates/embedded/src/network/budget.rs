@@ -1,6 +1,6 @@
-//! Limits of what forwarding in user space may use: one for all published ports of this process, and a smaller one
-//! for each address that connects to them. Without them, whoever connects often enough would leave no descriptors
-//! for the control socket, probes and containers.
+//! Limits the descriptors that forwarding in user space may use. There is one limit for all published ports
+//! of this process, and a smaller one for each address that connects to them. Otherwise a client that
+//! connects often enough would leave no descriptors for the control socket, probes and containers.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,11 +10,12 @@ use tokio::sync::Notify;
 
 use outrigger_runtime::descriptors;
 
-/// More are not used however many the process may open: each connection needs memory too.
+/// The maximum number of descriptors, even if the process may open more, because each connection needs memory
+/// too.
 const DESCRIPTORS_MAX: usize = 8192;
-/// Part of the descriptors of the process that is kept for everything else.
+/// Forwarding uses one in this many descriptors of the process. The rest is kept for everything else.
 const KEPT: usize = 2;
-/// Part of the descriptors that one address can use.
+/// One address can use one in this many of these descriptors.
 const PER_SOURCE: usize = 4;
 
 /// Descriptors for forwarded connections.
@@ -32,7 +33,7 @@ struct Used {
 }
 
 impl Budget {
-    /// The one of this process.
+    /// The budget of this process.
     pub(super) fn of_process() -> Arc<Budget> {
         static BUDGET: LazyLock<Arc<Budget>> =
             LazyLock::new(|| Budget::new((descriptors::limit() / KEPT).min(DESCRIPTORS_MAX)));
@@ -43,7 +44,8 @@ impl Budget {
         Arc::new(Budget { all, used: Mutex::default(), returned: Notify::new() })
     }
 
-    /// Takes descriptors for a connection from `source`; `None` if there are too few, or it has too many.
+    /// Takes descriptors for a connection from `source`. `None` if there are too few left, or if the source
+    /// has too many.
     pub(super) fn take(self: &Arc<Self>, source: IpAddr, descriptors: usize) -> Option<Share> {
         let source = origin(source);
         let mut used = self.used();
@@ -56,7 +58,7 @@ impl Budget {
         Some(Share { budget: Arc::clone(self), source, descriptors })
     }
 
-    /// Waits until there are that many descriptors.
+    /// Waits until this many descriptors are available.
     pub(super) async fn room_for(&self, descriptors: usize) {
         loop {
             let returned = self.returned.notified();
@@ -67,7 +69,7 @@ impl Budget {
         }
     }
 
-    /// Whether idle connections should make room.
+    /// Whether idle connections should be closed to make room.
     pub(super) fn is_scarce(&self) -> bool {
         self.used().all > self.all / 2
     }
@@ -77,7 +79,7 @@ impl Budget {
     }
 }
 
-/// Descriptors in use, until dropped.
+/// Descriptors that are in use until this is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -100,7 +102,8 @@ impl Drop for Share {
     }
 }
 
-/// What counts as one client: an IPv4 address, or a network of IPv6, whose addresses a client can choose freely.
+/// What counts as one client: an IPv4 address, or an IPv6 network, because a client can choose its addresses
+/// in it freely.
 fn origin(source: IpAddr) -> IpAddr {
     const NETWORK: u128 = !0 << 64;
     match source.to_canonical() {

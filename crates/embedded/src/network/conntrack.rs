@@ -1,6 +1,7 @@
-//! The connections that the kernel remembers. It goes on sending them to where they went first, whatever the rules
-//! are by then: a UDP client that never pauses would not reach the next pod with the same published port, but
-//! whoever has the address of the last one.
+//! Makes the kernel forget connections that it tracks. The kernel keeps sending the packets of a connection
+//! to the same destination, even if the rules have changed. A UDP client that never pauses would therefore
+//! not reach the next pod with the same published port. It would reach whatever now has the address of the
+//! last pod.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -32,13 +33,13 @@ pub(super) fn forget_redirected_to(address: Ipv4Addr) -> io::Result<()> {
     forget(|connection| redirected_to(connection, address))
 }
 
-/// Forgets what UDP clients sent to this port of one of these addresses of the host, as long as it was not
-/// redirected: rules only apply to the first packet of what the kernel takes for a connection.
+/// Forgets the datagrams of UDP clients to this port of one of the host's addresses, if they were not
+/// redirected. Rules apply only to the first packet of what the kernel takes for a connection.
 pub(super) fn forget_udp_sent_to(port: u16, addresses: &[Ipv4Addr]) -> io::Result<()> {
     forget(|connection| sent_to(connection, port, addresses))
 }
 
-/// Forgets the connections for which `identify` returns what identifies them.
+/// Forgets the connections for which `identify` returns an identification.
 fn forget(identify: impl Fn(&[u8]) -> Option<&[u8]>) -> io::Result<()> {
     let mut netlink = Netlink::open(Some(rustix::net::netlink::NETFILTER))?;
     for connection in netlink.ask(Message::new(GET, REQUEST | DUMP, &HEADER), NEW)? {
@@ -48,7 +49,7 @@ fn forget(identify: impl Fn(&[u8]) -> Option<&[u8]>) -> io::Result<()> {
             m.raw(as_sent);
         });
         match netlink.request(delete) {
-            // It has ended meanwhile.
+            // The connection has ended in the meantime.
             Err(e) if is(&e, Errno::NOENT) => {}
             result => result?,
         }
@@ -56,13 +57,14 @@ fn forget(identify: impl Fn(&[u8]) -> Option<&[u8]>) -> io::Result<()> {
     Ok(())
 }
 
-/// What identifies the connection, if it was sent to another address than the one that answers.
+/// The identification of the connection, if the address that answers is not the address that it was sent to.
 pub(super) fn redirected_to(connection: &[u8], address: Ipv4Addr) -> Option<&[u8]> {
     let (as_sent, sent_to, answers) = parse(connection)?;
     (answers == address.octets() && sent_to != address.octets()).then_some(as_sent)
 }
 
-/// What identifies the connection, if it is UDP to this port of one of these addresses, which answers itself.
+/// The identification of the connection, if it is UDP to this port of one of these addresses, and that
+/// address itself answers.
 pub(super) fn sent_to<'a>(connection: &'a [u8], port: u16, addresses: &[Ipv4Addr]) -> Option<&'a [u8]> {
     let (as_sent, sent_to, answers) = parse(connection)?;
     let protocol = find(as_sent, PROTOCOL)?;
@@ -73,7 +75,7 @@ pub(super) fn sent_to<'a>(connection: &'a [u8], port: u16, addresses: &[Ipv4Addr
     wanted.then_some(as_sent)
 }
 
-/// What identifies the connection, the address it was sent to, and the address that answers.
+/// Parses a connection: its identification, the address that it was sent to, and the address that answers.
 fn parse(connection: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let connection = connection.get(HEADER.len()..)?;
     let as_sent = find(connection, AS_SENT)?;

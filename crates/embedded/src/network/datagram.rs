@@ -1,7 +1,8 @@
-//! A UDP port that answers from the address a client has sent to.
+//! A UDP port that answers from the address that the client sent to.
 //!
-//! On a port that is open on every address, the kernel would choose the source of an answer by its route. Clients
-//! drop answers from an address they have not sent to, and an answer must not tell them another address of the host.
+//! If a port is open on every address, the kernel would choose the source of an answer by its route. Clients
+//! drop answers from an address that they have not sent to. An answer must also not reveal another address of
+//! the host.
 
 use std::io;
 use std::mem::zeroed;
@@ -11,7 +12,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Room for the control message of one datagram, aligned as the kernel wants it.
+/// Space for the control message of one datagram, with the alignment that the kernel requires.
 type Control = [u64; 8];
 
 /// An open UDP port of the host.
@@ -20,19 +21,19 @@ pub(super) struct DatagramSocket {
     socket: UdpSocket,
 }
 
-/// Who sends datagrams, and to which address of this host.
+/// The sender of a datagram, and the address of this host that it was sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Route {
     /// The client.
     pub(super) peer: SocketAddr,
-    /// The address that answers come from. `None` leaves it to the kernel.
+    /// The address that answers come from. `None` lets the kernel choose it.
     local: Option<Local>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Local {
     address: IpAddr,
-    /// The interface, for addresses that mean nothing without one; else 0.
+    /// The interface, for addresses that are only valid together with one. Otherwise 0.
     interface: u32,
 }
 
@@ -41,7 +42,7 @@ impl DatagramSocket {
         let socket = UdpSocket::bind(address).await?;
         let (level, option) = match address {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
-            // Also for clients with IPv4.
+            // This also works for clients with IPv4.
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         };
         switch_on(socket.as_raw_fd(), level, option)?;
@@ -67,7 +68,7 @@ impl DatagramSocket {
 
 fn switch_on(fd: RawFd, level: i32, option: i32) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the value lives until the call returns, and the length is its.
+    // SAFETY: the value lives until the call returns, and the length is the value's length.
     let set = unsafe {
         libc::setsockopt(fd, level, option, (&raw const on).cast(), size_of_val(&on) as libc::socklen_t)
     };
@@ -77,7 +78,7 @@ fn switch_on(fd: RawFd, level: i32, option: i32) -> io::Result<()> {
 fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Route)> {
     let mut control = Control::default();
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: both are plain numbers and pointers, for which zero is a value.
+    // SAFETY: both consist of plain numbers and pointers, for which zero is a valid value.
     let (mut name, mut message): (libc::sockaddr_storage, libc::msghdr) = unsafe { (zeroed(), zeroed()) };
     message.msg_name = (&raw mut name).cast();
     message.msg_namelen = size_of_val(&name) as libc::socklen_t;
@@ -85,26 +86,27 @@ fn receive(fd: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Route)> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
-    // SAFETY: everything the message points to lives until it was read, with the lengths that are given.
+    // SAFETY: everything that the message points to lives until the call returns, and the lengths are
+    // correct.
     let received = unsafe { libc::recvmsg(fd, &raw mut message, 0) };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     let peer = peer(&name).ok_or(io::ErrorKind::InvalidData)?;
     Ok((len, Route { peer, local: local(&message) }))
 }
 
-/// The address a datagram was sent to, in the form that answers can come from.
+/// The address that a datagram was sent to, in a form that answers can come from.
 fn local(message: &libc::msghdr) -> Option<Local> {
     // SAFETY: the kernel has filled the control buffer of the message, and has set its length.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: it is null, or points to a header in that buffer.
+    // SAFETY: the pointer is null, or points to a header in that buffer.
     while let Some(header) = unsafe { next.as_ref() } {
         // SAFETY: the data of a header follows it.
         let data = unsafe { libc::CMSG_DATA(header) };
         match (header.cmsg_level, header.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // SAFETY: this kind of message has this content, aligned or not.
+                // SAFETY: this kind of message has this content, and it may be unaligned.
                 let info: libc::in_pktinfo = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
-                // Not `ipi_addr`: answers cannot come from a broadcast address.
+                // `ipi_addr` is not used, because answers cannot come from a broadcast address.
                 let address = Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes());
                 return Some(Local { address: address.into(), interface: 0 });
             }
@@ -126,7 +128,7 @@ fn send(fd: RawFd, datagram: &[u8], route: Route) -> io::Result<()> {
     let mut control = Control::default();
     let mut part = libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
     let (name, name_len) = name(route.peer);
-    // SAFETY: it is plain numbers and pointers, for which zero is a value.
+    // SAFETY: it consists of plain numbers and pointers, for which zero is a valid value.
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_name = (&raw const name).cast_mut().cast();
     message.msg_namelen = name_len;
@@ -149,7 +151,8 @@ fn send(fd: RawFd, datagram: &[u8], route: Route) -> io::Result<()> {
             }
         };
     }
-    // SAFETY: everything the message points to lives until it was sent; the kernel only reads it.
+    // SAFETY: everything that the message points to lives until the call returns, and the kernel only reads
+    // it.
     match unsafe { libc::sendmsg(fd, &raw const message, 0) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -174,7 +177,7 @@ fn put<T>(message: &libc::msghdr, level: i32, kind: i32, content: T) -> usize {
 fn peer(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: a name of this family has this content, and there is room for every family.
+            // SAFETY: an address of this family has this content, and the storage has space for every family.
             let name = unsafe { (&raw const *name).cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
             Some((ip, u16::from_be(name.sin_port)).into())
@@ -190,7 +193,7 @@ fn peer(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 fn name(peer: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: it is plain numbers, for which zero is a value.
+    // SAFETY: it consists of plain numbers, for which zero is a valid value.
     let mut name: libc::sockaddr_storage = unsafe { zeroed() };
     let len = match peer {
         SocketAddr::V4(peer) => {
@@ -200,7 +203,7 @@ fn name(peer: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(peer.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: there is room for every family, and it is aligned for them.
+            // SAFETY: the storage has space for every family, and is aligned for each.
             unsafe { (&raw mut name).cast::<libc::sockaddr_in>().write(of_peer) };
             size_of_val(&of_peer)
         }

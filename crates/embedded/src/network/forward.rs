@@ -1,9 +1,9 @@
-//! Published ports: connections to a port of the host are forwarded to a port of the pod.
+//! Published ports: forwards connections to a port of the host to a port of the pod.
 //!
-//! The port is open in this process for as long as it is published, so that no other program can have it. As root
-//! the kernel takes what it can before it arrives there (`publish.rs`). The rest is forwarded in user space, from the
-//! network namespace that has the pods' bridge: the pod sees the bridge's address. It is never reached on its
-//! loopback: a program that listens there trusts who connects.
+//! The port is open in this process for as long as it is published, so that no other program can have it. As
+//! root, the kernel redirects what it can before it arrives there (`publish.rs`). The rest is forwarded in
+//! user space, from the network namespace that has the pods' bridge, so the pod sees the bridge's address.
+//! Connections never go to the pod's loopback, because a program that listens there trusts its clients.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,32 +23,32 @@ use super::idle::{Idle, IdleLimits, Watched};
 use super::publish;
 use outrigger_runtime::{NetworkMode, PublishedPort, RuntimeError};
 
-/// Descriptors of a TCP connection: to the client and to the pod.
+/// The number of descriptors of a TCP connection: one to the client and one to the pod.
 const CONNECTION: usize = 2;
-/// Descriptors of a UDP peer.
+/// The number of descriptors of a UDP peer.
 const PEER: usize = 1;
-/// A connection is closed after this long without a byte either way.
+/// A connection is closed after this time without data in either direction.
 const CONNECTION_IDLE: IdleLimits =
     IdleLimits { usual: Duration::from_secs(60 * 60), scarce: Duration::from_secs(60) };
-/// A UDP peer is forgotten after this long without a datagram either way.
+/// A UDP peer is forgotten after this time without a datagram in either direction.
 const PEER_IDLE: IdleLimits = IdleLimits { usual: Duration::from_secs(90), scarce: Duration::from_secs(10) };
-/// Read at once from a connection.
+/// The number of bytes that are read at once from a connection.
 const COPY_BYTES: usize = 32 * 1024;
-/// Datagrams that wait for a peer's socket.
+/// The maximum number of datagrams that wait for a peer's socket.
 const QUEUE_MAX: usize = 64;
 const DATAGRAM_BYTES: usize = 64 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delay after an error of `accept` that is not about one connection, such as too many open files.
+/// The delay after an error of `accept` that is not about one connection, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a port may still be in use when it is opened. A closed port stays in use while a process that is
-/// about to be started has a copy of the socket, between its fork and its exec.
+/// How long a port may still be in use when it is opened. If a child process has been forked but has not
+/// executed its program yet, it has a copy of the socket. A closed port stays in use until then.
 const CLOSING_MAX: Duration = Duration::from_millis(200);
 const CLOSING_PAUSE: Duration = Duration::from_millis(10);
-/// How often a port of a running pod is tried again that another program has taken.
+/// How often to retry a port of a running pod if another program has taken it.
 const TAKEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// The published ports of one pod. Dropping it closes them and every connection that was forwarded in user space;
-/// [`super::unpublish`] ends what the kernel forwards.
+/// The published ports of one pod. Dropping this closes them, and all connections that are forwarded in user
+/// space. [`super::unpublish`] ends what the kernel forwards.
 #[derive(Debug, Default)]
 pub struct Forwarders {
     addresses: Vec<SocketAddr>,
@@ -56,8 +56,8 @@ pub struct Forwarders {
 }
 
 impl Forwarders {
-    /// Opens the ports at the host and forwards them to the pod with the given address. `bridge` is the network
-    /// namespace with the pods' bridge, if it is not the host's.
+    /// Opens the ports at the host and forwards them to the pod with the given address. `bridge` is the
+    /// network namespace with the pods' bridge, if it is not the host's.
     ///
     /// # Errors
     /// A port cannot be opened, usually because it is in use. Then none stays open.
@@ -71,8 +71,9 @@ impl Forwarders {
         Ok(forwarders)
     }
 
-    /// [`start`](Self::start) for a pod that already runs, whose ports were open before. A port that cannot be opened
-    /// now does not end the pod: the kernel still forwards it, and it is tried again until it is free.
+    /// Like [`start`](Self::start), for a running pod whose ports were open before. A port that cannot be
+    /// opened now does not end the pod. The kernel still forwards it, and opening it is retried until the
+    /// port is free.
     pub async fn resume(pod: IpAddr, bridge: Option<&Path>, ports: &[PublishedPort]) -> Forwarders {
         let budget = Budget::of_process();
         let mut forwarders = Forwarders::default();
@@ -129,7 +130,7 @@ impl Forwarders {
 
     /// Checks whether the ports could be opened now.
     pub(crate) fn check(network: NetworkMode, ports: &[PublishedPort]) -> Result<(), RuntimeError> {
-        // On the host network the program itself listens there.
+        // On the host network, the program itself listens there.
         for port in ports.iter().filter(|_| network == NetworkMode::Private) {
             let opened = match port.udp {
                 true => std::net::UdpSocket::bind(port.host).map(drop),
@@ -182,7 +183,7 @@ impl HostSocket {
     }
 }
 
-/// Forwards a port from when it can be opened.
+/// Forwards a port as soon as it can be opened.
 async fn forward_once_free(port: PublishedPort, target: Arc<Target>) {
     loop {
         tokio::time::sleep(TAKEN_PAUSE).await;
@@ -247,9 +248,9 @@ impl Target {
 async fn forward_tcp(listener: TcpListener, target: Arc<Target>) {
     let mut connections = JoinSet::new();
     loop {
-        // Clients wait in the listen queue meanwhile.
+        // Clients wait in the listen queue in the meantime.
         target.budget.room_for(CONNECTION).await;
-        // Finished connections are removed when new ones come.
+        // Finished connections are removed when new ones arrive.
         while connections.try_join_next().is_some() {}
         let (client, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -277,19 +278,20 @@ async fn serve_connection(client: TcpStream, target: Arc<Target>, _share: Share)
             return reset(client);
         }
     };
-    // Small messages must not wait for more data; a failure only costs time.
+    // Small messages must not wait for more data. A failure only costs time.
     let _ = client.set_nodelay(true).and(pod.set_nodelay(true));
     let idle = Idle::new();
     let mut client = Watched { stream: client, idle: &idle };
     let mut pod = Watched { stream: pod, idle: &idle };
     tokio::select! {
-        // Either end may go away at any time; there is nobody to report it to.
+        // Either end may close the connection at any time, and there is nobody to report it to.
         _ = tokio::io::copy_bidirectional_with_sizes(&mut client, &mut pod, COPY_BYTES, COPY_BYTES) => {}
         () = idle.too_long(CONNECTION_IDLE, &target.budget) => {}
     }
 }
 
-/// Closes a connection so that the client sees what a port without a listener does, not an orderly end.
+/// Closes a connection with a reset. To the client, this looks like a port without a listener, and not like
+/// an orderly end.
 fn reset(client: TcpStream) {
     let _ = client.set_zero_linger();
 }
@@ -305,7 +307,7 @@ async fn forward_udp(socket: Arc<DatagramSocket>, target: Arc<Target>) {
         let (len, route) = match socket.receive(&mut buffer).await {
             Ok(received) => received,
             Err(e) => {
-                // Errors of datagrams sent earlier are reported here; the socket itself is fine.
+                // Errors of datagrams that were sent earlier are reported here. The socket itself works.
                 tracing::debug!(error = %e, "receiving for a published port");
                 continue;
             }
@@ -315,7 +317,7 @@ async fn forward_udp(socket: Arc<DatagramSocket>, target: Arc<Target>) {
             match known.get(&route) {
                 Some(queue) => queue.clone(),
                 None => {
-                    // With too many peers, a datagram of another is lost, as with a full socket.
+                    // With too many peers, a datagram of a new peer is lost, as with a full socket.
                     let Some(share) = target.budget.take(route.peer.ip(), PEER) else { continue };
                     let (queue, datagrams) = mpsc::channel(QUEUE_MAX);
                     known.insert(route, queue.clone());
@@ -331,12 +333,12 @@ async fn forward_udp(socket: Arc<DatagramSocket>, target: Arc<Target>) {
                 }
             }
         };
-        // If the queue is full the datagram is lost, as with a full socket.
+        // If the queue is full, the datagram is lost, as with a full socket.
         drop(queue.try_send(buffer[..len].to_vec()));
     }
 }
 
-/// Removes a peer from the list when its task ends, in any way.
+/// Removes a peer from the list when its task ends for any reason.
 struct Forget {
     peers: Peers,
     route: Route,
@@ -349,7 +351,7 @@ impl Drop for Forget {
     }
 }
 
-/// Forwards the datagrams of one peer in both directions until they stop, or until the pod refuses them.
+/// Forwards the datagrams of one peer in both directions, until there are no more or the pod refuses them.
 async fn serve_peer(
     outside: &DatagramSocket,
     route: Route,
@@ -367,7 +369,7 @@ async fn serve_peer(
                 },
                 ready = inside.readable() => {
                     ready?;
-                    // Only while it is needed: there may be thousands of peers.
+                    // The buffer exists only while it is needed, because there may be thousands of peers.
                     let mut buffer = Vec::with_capacity(DATAGRAM_BYTES);
                     match inside.try_recv_buf(&mut buffer) {
                         Ok(_) => outside.answer(&buffer, route).await?,

@@ -1,9 +1,9 @@
 //! Restricts a pod to its own address, and protects the host from it.
 //!
-//! The host only speaks IPv4 with pods: its bridge accepts no router advertisements or redirects, and has no
-//! IPv6 at all if Outrigger created it. Each pod's port accepts IPv4 and ARP packets with the pod's own
-//! addresses; everything else the pod sends is dropped there, so that it cannot impersonate a neighbour, the
-//! host, or a router.
+//! The host uses only IPv4 with pods. Its bridge accepts no router advertisements or redirects, and has no
+//! IPv6 at all if Outrigger created it. Each pod's port accepts only IPv4 and ARP packets with the pod's own
+//! addresses. Everything else that the pod sends is dropped there, so that it cannot impersonate a neighbour,
+//! the host, or a router.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,8 @@ use super::nft::{Family, Hook, Is, Nft, Rule, accept, arp_from, drop_packet, ipv
 use super::subnet::mac_of;
 use super::{BRIDGE, address_of, interface_name};
 
-/// Secures the bridge, before it is enabled. `is_own`: we created it; on one that someone else created IPv6
-/// may be wanted.
+/// Secures the bridge before it is enabled. `is_own` means that we created it. On a bridge that someone else
+/// created, IPv6 may be wanted.
 ///
 /// # Errors
 /// A setting cannot be changed. Then the bridge must not be used.
@@ -29,7 +29,8 @@ pub(super) fn bridge(is_own: bool) -> io::Result<()> {
     ] {
         set("ipv4", BRIDGE, name, value)?;
     }
-    // Strict, unless loose was configured: packets must come from where their answers would go.
+    // Strict reverse path filtering, unless loose is configured: packets must arrive by the interface that
+    // their answers would use.
     if get("ipv4", BRIDGE, "rp_filter").as_deref() == Some("0") {
         set("ipv4", BRIDGE, "rp_filter", "1")?;
     }
@@ -44,7 +45,7 @@ pub(super) fn bridge(is_own: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Secures the host's end of a pod's interface, before it is enabled.
+/// Secures the host's end of a pod's interface before it is enabled.
 ///
 /// # Errors
 /// A setting cannot be changed. Then the interface must not be used.
@@ -52,7 +53,7 @@ pub(super) fn port(address: Ipv4Addr) -> io::Result<()> {
     set("ipv6", &interface_name(address), "disable_ipv6", "1")
 }
 
-/// Filters a pod's port: only the pod's own packets pass.
+/// Filters a pod's port, so that only the pod's own packets pass.
 ///
 /// # Errors
 /// The kernel cannot filter what an interface receives.
@@ -74,16 +75,16 @@ pub(crate) fn filter_port(address: Ipv4Addr) -> io::Result<()> {
 /// Removes the filter of a pod's port.
 ///
 /// # Errors
-/// The kernel refused it.
+/// The kernel refuses it.
 pub(crate) fn unfilter_port(address: Ipv4Addr) -> io::Result<()> {
     Nft::open()?.remove_chains(Family::Netdev, &[interface_name(address)])
 }
 
-/// Removes the filters of ports that are gone. Linux 6.16 and later keep the chain of an interface that was removed.
-/// The caller holds the network's lock, so that no address is given to a new pod meanwhile.
+/// Removes the filters of ports that no longer exist. Linux 6.16 and later keep the chain of a removed
+/// interface. The caller holds the network's lock, so that no new pod gets such an address in the meantime.
 ///
 /// # Errors
-/// The kernel refused to list or to remove something.
+/// The kernel refuses to list or to remove something.
 pub(super) fn remove_stale(nft: &mut Nft, links: &mut Links) -> io::Result<()> {
     let mut stale = nft.chains(Family::Netdev)?;
     let present = links.list()?;
@@ -101,7 +102,7 @@ fn get(family: &str, interface: &str, name: &str) -> Option<String> {
 
 fn set(family: &str, interface: &str, name: &str, value: &str) -> io::Result<()> {
     match get(family, interface, name) {
-        // A kernel without IPv6.
+        // The kernel has no IPv6.
         None => Ok(()),
         Some(now) if now == value => Ok(()),
         Some(_) => {

@@ -1,4 +1,4 @@
-//! Ends forwarded connections that nobody uses.
+//! Ends forwarded connections that are idle.
 
 use std::io;
 use std::pin::Pin;
@@ -13,19 +13,19 @@ use tokio::time::Instant;
 
 use super::budget::Budget;
 
-/// How often a connection notices that descriptors have become scarce.
+/// How often a connection checks whether descriptors have become scarce.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a connection may be idle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleLimits {
-    /// While there is room for others.
+    /// The limit while there are enough descriptors.
     pub(super) usual: Duration,
-    /// While descriptors are scarce.
+    /// The limit while descriptors are scarce.
     pub(super) scarce: Duration,
 }
 
-/// When something was last sent or received.
+/// The time when something was last sent or received.
 #[derive(Debug)]
 pub(super) struct Idle(Mutex<Instant>);
 
@@ -38,7 +38,7 @@ impl Idle {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns once nothing was sent or received for too long.
+    /// Returns when nothing was sent or received for too long.
     pub(super) async fn too_long(&self, limits: IdleLimits, budget: &Budget) {
         loop {
             let limit = if budget.is_scarce() { limits.scarce } else { limits.usual };
@@ -51,7 +51,7 @@ impl Idle {
     }
 }
 
-/// A connection whose use is noted.
+/// A connection that records when it is used.
 pub(super) struct Watched<'a> {
     pub(super) stream: TcpStream,
     pub(super) idle: &'a Idle,

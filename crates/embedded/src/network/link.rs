@@ -1,4 +1,4 @@
-//! Interfaces, addresses and routes of one network namespace.
+//! Manages the interfaces, addresses and routes of a network namespace.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -42,7 +42,7 @@ const RTA_GATEWAY: u16 = 5;
 
 const IFF_UP: u32 = 1;
 const INET: u8 = 2;
-/// Fixed header lengths.
+/// The lengths of the fixed headers.
 const LINK_BYTES: usize = 16;
 const ADDR_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 12;
@@ -55,14 +55,14 @@ pub(super) type Mac = [u8; 6];
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
-    /// Free text; Outrigger stores the sandbox id here.
+    /// A free text. Outrigger stores the sandbox id here.
     pub(super) alias: String,
     pub(super) mac: Mac,
-    /// Not only enabled but able to carry packets, as far as the kernel has noticed.
+    /// Whether it is enabled and can carry packets, as far as the kernel has noticed.
     pub(super) operational: bool,
 }
 
-/// A route of the main and all other tables.
+/// A route of any table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) to: Subnet,
@@ -73,7 +73,7 @@ pub(super) struct Route {
 pub(super) struct Links(Netlink);
 
 impl Links {
-    /// Of the namespace at `netns`, or of the caller's own.
+    /// Opens the namespace at `netns`, or the caller's own.
     pub(super) fn open(netns: Option<&Path>) -> io::Result<Links> {
         socket_in(netns, || Netlink::open(None)).map(Links)
     }
@@ -108,7 +108,7 @@ impl Links {
         self.0.request(Message::new(SETLINK, REQUEST | ACK, &link_header(index, IFF_UP)))
     }
 
-    /// Loopback is the first interface of every namespace.
+    /// Enables loopback, which is the first interface of every namespace.
     pub(super) fn loopback_up(&mut self) -> io::Result<()> {
         self.up(1)
     }
@@ -120,11 +120,11 @@ impl Links {
         self.0.request(message)
     }
 
-    /// Creates a disabled bridge; `false` if an interface of that name exists already.
+    /// Creates a disabled bridge. `false` if an interface with that name exists.
     pub(super) fn add_bridge(&mut self, name: &str, mac: Mac) -> io::Result<bool> {
         let mut message = Message::new(NEWLINK, REQUEST | ACK | CREATE | EXCL, &link_header(0, 0));
-        // A bridge without its own address takes the lowest one of its ports, and every pod that comes or
-        // goes could change the address in the other pods' neighbour tables.
+        // A bridge without its own address uses the lowest address of its ports. Every pod that comes or goes
+        // could then change the address in the other pods' neighbour tables.
         message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).nested(IFLA_LINKINFO, |m| {
             m.text(IFLA_INFO_KIND, "bridge");
         });
@@ -155,7 +155,7 @@ impl Links {
         unless_exists(self.0.request(message))
     }
 
-    /// Removes an interface (and, of a pair, the other end). A missing one is not an error.
+    /// Removes an interface, and the other end of a pair. A missing interface is not an error.
     pub(super) fn delete(&mut self, index: u32) -> io::Result<()> {
         match self.0.request(Message::new(DELLINK, REQUEST | ACK, &link_header(index, 0))) {
             Err(e) if is(&e, Errno::NODEV) => Ok(()),
@@ -163,7 +163,7 @@ impl Links {
         }
     }
 
-    /// Adds an address to an interface; `false` if it has it already.
+    /// Adds an address to an interface. `false` if the interface already has it.
     pub(super) fn add_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<bool> {
         let mut fixed = [INET, prefix, 0, 0, 0, 0, 0, 0];
         fixed[4..].copy_from_slice(&index.to_ne_bytes());
@@ -196,7 +196,7 @@ impl Links {
         unless_exists(self.0.request(message)).map(drop)
     }
 
-    /// All IPv4 routes, local ones included.
+    /// All IPv4 routes, including local ones.
     pub(super) fn routes(&mut self) -> io::Result<Vec<Route>> {
         let message = Message::new(GETROUTE, REQUEST | DUMP, &[INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let found = self.0.ask(message, NEWROUTE)?;
@@ -217,7 +217,7 @@ fn unless_exists(result: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// `struct ifinfomsg`: `flags` are set, all others stay.
+/// `struct ifinfomsg`. The `flags` are set, all others stay unchanged.
 fn link_header(index: u32, flags: u32) -> [u8; LINK_BYTES] {
     let mut header = [0; LINK_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -1,16 +1,16 @@
-//! The network of a pod, set up directly through the kernel: nothing needs to be installed.
+//! Sets up the network of a pod directly through the kernel. Nothing needs to be installed.
 //!
-//! A private pod has loopback and `eth0`, one end of a pair of interfaces whose other end is a port of the
-//! bridge `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the host over
-//! the bridge, and the outside with the host's address (`nat.rs`). Their packets are checked where they come
-//! in (`harden.rs`).
+//! A private pod has loopback and `eth0`. `eth0` is one end of a pair of interfaces. The other end is a port
+//! of the bridge `outrigger0` at the host, which all pods of all runs share. Pods reach each other and the
+//! host over the bridge, and the outside with the host's address (`nat.rs`). Their packets are checked where
+//! they enter the host (`harden.rs`).
 //!
 //! The kernel is the only registry of addresses. The host's end of a pair is named after the pod's address
-//! (`or0a590002` is 10.89.0.2), and creating an interface whose name is in use fails, so two runs cannot get
-//! the same address, whatever their state directories, and there is no lock and no file. An address is free
-//! again when the interface is gone, which the kernel takes care of once nothing is left of the pod's network
-//! namespace: a crash leaves no stale allocations behind. The alias of the interface holds the sandbox id,
-//! for [`detach`] and for people.
+//! (`or0a590002` is 10.89.0.2), and creating an interface fails if its name is in use. Two runs can therefore
+//! not get the same address, whatever their state directories are, and no lock and no file is needed. An
+//! address is free again when its interface is gone. The kernel removes the interface when nothing is left of
+//! the pod's network namespace, so a crash leaves no stale allocations behind. The alias of the interface
+//! contains the sandbox id, for [`detach`] and for people.
 
 mod budget;
 mod conntrack;
@@ -53,30 +53,31 @@ use outrigger_runtime::{NetworkMode, RuntimeError, SandboxId, SandboxSpec, netns
 
 /// The bridge at the host.
 const BRIDGE: &str = "outrigger0";
-/// The pod's interface, with the name that programs expect.
+/// The pod's interface. Programs expect this name.
 const POD_INTERFACE: &str = "eth0";
-/// Prefix of the alias of a host interface; the sandbox id follows.
+/// The prefix of the alias of a host interface. The sandbox id follows.
 const ALIAS_PREFIX: &str = "outrigger:";
 
-/// Held while a pod joins the network, and while the network is removed after the last one.
+/// Locked while a pod joins the network, and while the network is removed after the last pod.
 const LOCK: &str = "/run/outrigger/network.lock";
 
 /// How long to wait for a new interface to carry packets.
 const OPERATIONAL_MAX: Duration = Duration::from_millis(500);
 
-/// How long the host's network setup stays after the last pod is gone: creating it again takes a run 50 ms.
+/// How long the host's network setup stays after the last pod is removed. Creating it again would take 50 ms
+/// of a run.
 const RELEASED_AFTER: Duration = Duration::from_secs(1);
 
 /// How a pod is connected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Addresses of the pod, best first. Empty where it has loopback only.
+    /// The addresses of the pod, the best first. Empty if it has only loopback.
     pub ips: Vec<IpAddr>,
     /// The host's end of the pod's interface.
     pub host_interface: Option<String>,
-    /// The network the pod's address is in.
+    /// The network of the pod's address.
     pub subnet: Option<Subnet>,
-    /// Warnings about what the pod lacks although its spec asks for it.
+    /// Warnings about what the pod lacks although its spec requires it.
     pub warnings: Vec<String>,
 }
 
@@ -87,11 +88,11 @@ impl Attachment {
     }
 }
 
-/// Connects the network namespace at `netns` (an nsfs file) as the spec asks. With [`NetworkMode::Host`]
-/// nothing is done and `netns` is ignored. Published ports are not part of this: see [`Forwarders`].
+/// Connects the network namespace at `netns` (an nsfs file) as the spec requires. With [`NetworkMode::Host`],
+/// it does nothing and ignores `netns`. It does not publish ports: see [`Forwarders`].
 ///
-/// If the machine does not permit a private network, the pod gets loopback only, with a warning in the
-/// attachment; the same goes for access to the outside. May be repeated.
+/// If the machine does not permit a private network, the pod gets only loopback, and the attachment has a
+/// warning. The same applies to access to the outside. The call may be repeated.
 ///
 /// # Errors
 /// There is no network namespace at `netns`, or it cannot be entered.
@@ -99,7 +100,7 @@ pub async fn attach(netns: &Path, spec: &SandboxSpec) -> Result<Attachment, Runt
     attach_through(None, netns, spec).await
 }
 
-/// [`attach`] with the network namespace at `uplink` instead of the host's: without root.
+/// Like [`attach`], with the network namespace at `uplink` instead of the host's. Used without root.
 pub(crate) async fn attach_through(
     uplink: Option<&Path>,
     netns: &Path,
@@ -115,15 +116,15 @@ pub(crate) async fn attach_through(
     .map_err(|e| RuntimeError::Create(format!("cannot set up the network of sandbox {:?}: {e}", spec.id.0)))
 }
 
-/// Removes the sandbox' interface and frees its address. Idempotent, and needs nothing but the id, so that it also
+/// Removes the sandbox's interface and frees its address. It is idempotent and needs only the id, so it also
 /// cleans up after a crash.
 ///
-/// The kernel makes its caller wait some 20 ms for this. It does the same by itself, in the background, when
-/// the last user of the pod's network namespace is gone (its file unmounted, its processes and sockets
-/// closed).
+/// The kernel makes the caller wait about 20 ms for this. The kernel also does it by itself, in the
+/// background, when the pod's network namespace has no more users (its file is unmounted, its processes and
+/// sockets are closed).
 ///
 /// # Errors
-/// The kernel refused to list or to remove interfaces.
+/// The kernel refuses to list or to remove interfaces.
 pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
     let alias = alias(id);
     blocking(move || {
@@ -138,7 +139,7 @@ pub async fn detach(id: &SandboxId) -> Result<(), RuntimeError> {
     .map_err(|e| RuntimeError::Other(format!("cannot remove the network of sandbox {:?}: {e}", id.0)))
 }
 
-/// Removes the rules for pods whose interface is gone. The caller holds the lock.
+/// Removes the rules for pods whose interface no longer exists. The caller holds the lock.
 fn remove_stale(host: &mut Links) -> io::Result<()> {
     let removed = Nft::open().and_then(|mut nft| {
         publish::remove_stale(&mut nft, host)?;
@@ -148,7 +149,7 @@ fn remove_stale(host: &mut Links) -> io::Result<()> {
     removed.or_else(unless_unsupported)
 }
 
-/// Ends what the kernel forwards to published ports of the pod with these addresses. Idempotent.
+/// Ends the kernel's forwarding of published ports to the pod with these addresses. Idempotent.
 pub(crate) async fn unpublish(pod: &[IpAddr]) {
     for ip in pod {
         let IpAddr::V4(ip) = *ip else { continue };
@@ -158,7 +159,8 @@ pub(crate) async fn unpublish(pod: &[IpAddr]) {
     }
 }
 
-/// Without nf_tables or the privilege to use it there are no rules either.
+/// Ignores an error that means that nf_tables is missing or not permitted, because then there are no rules
+/// either.
 fn unless_unsupported(error: io::Error) -> io::Result<()> {
     use rustix::io::Errno;
     let unsupported = [Errno::PROTONOSUPPORT, Errno::OPNOTSUPP, Errno::INVAL, Errno::PERM];
@@ -168,18 +170,18 @@ fn unless_unsupported(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// Whether something on this host may have to be restored once its last pod is gone: whether the bridge
-/// exists.
+/// Whether something on this host may have to be restored when its last pod is gone. This is the case if the
+/// bridge exists.
 pub(crate) async fn is_changed() -> bool {
     blocking(|| Ok(Links::open(None)?.find(BRIDGE)?.is_some())).await.unwrap_or(false)
 }
 
-/// Undoes the changes that pods' networks made to this host, unless a pod still uses it: the rules, the
+/// Undoes the changes that pods' networks made to this host, unless a pod still needs them: the rules, the
 /// forwarding that was enabled, and the bridge. `leaving` are sandboxes whose interfaces the kernel is about
-/// to remove by itself.
+/// to remove.
 ///
 /// # Errors
-/// The kernel refused to list or to change something.
+/// The kernel refuses to list or to change something.
 pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     let _lock = lock();
     let mut host = Links::open(None)?;
@@ -192,20 +194,20 @@ pub(crate) fn release_now(leaving: &[SandboxId]) -> io::Result<()> {
     nat::restore()?;
     match subnet::is_ours(bridge.mac) {
         true => host.delete(bridge.index),
-        // It belongs to someone else.
+        // The bridge belongs to someone else.
         false => Ok(()),
     }
 }
 
-/// [`release_now`] after a delay, for a process that has nothing else to do.
+/// Like [`release_now`], after a delay, for a process that has nothing else to do.
 #[expect(clippy::disallowed_methods, reason = "a process of its own that has nothing else to wait for")]
 pub(crate) fn release_later(leaving: &[SandboxId]) -> io::Result<()> {
     std::thread::sleep(RELEASED_AFTER);
     release_now(leaving)
 }
 
-/// Keeps other processes from changing the host's network. Without the lock two of them may conflict, which
-/// is better than no network.
+/// Prevents other processes from changing the host's network. Without the lock, two of them may conflict,
+/// which is better than no network.
 fn lock() -> Option<OwnedFd> {
     let path = Path::new(LOCK);
     outrigger_runtime::private::make(path.parent()?).ok()?;
@@ -219,10 +221,10 @@ fn lock() -> Option<OwnedFd> {
     }
 }
 
-/// The sandboxes with an interface at this host, whichever run created them: to find those without an owner.
+/// The sandboxes of all runs that have an interface at this host. Used to find those without an owner.
 ///
 /// # Errors
-/// The kernel refused to list interfaces.
+/// The kernel refuses to list interfaces.
 pub async fn attached() -> Result<Vec<SandboxId>, RuntimeError> {
     blocking(|| {
         let links = Links::open(None)?.list()?;
@@ -286,11 +288,11 @@ fn attach_private(
     netns: &Path,
     id: &SandboxId,
 ) -> io::Result<(Ipv4Addr, Subnet)> {
-    // Left over from an incomplete attempt.
+    // An incomplete attempt has left this interface.
     if let Some(old) = pod.find(POD_INTERFACE)? {
         pod.delete(old.index)?;
     }
-    // The kernel removes the interface of a pod after everything else of it is gone.
+    // The kernel removes the interface of a pod only after everything else of the pod is gone.
     if let Err(error) = Nft::open().and_then(|mut nft| harden::remove_stale(&mut nft, host)) {
         tracing::debug!(%error, "filters of pods that are gone stay");
     }
@@ -322,8 +324,9 @@ fn attach_private(
     Ok((address, subnet))
 }
 
-/// The kernel notices in the background that both ends of a pair are enabled, and until then packets are
-/// silently lost, which costs the sender a second. It takes well under a millisecond on an idle machine.
+/// Waits until an interface can carry packets. The kernel notices in the background that both ends of a pair
+/// are enabled. Until then packets are silently lost, which costs the sender a second. This takes well under
+/// a millisecond on an idle machine.
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, waiting microseconds for the kernel")]
 fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
     let deadline = Instant::now() + OPERATIONAL_MAX;
@@ -335,15 +338,15 @@ fn wait_until_operational(links: &mut Links, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Finds or creates the bridge: index, address, network.
+/// Finds or creates the bridge. Returns its index, address and network.
 fn bridge(host: &mut Links) -> io::Result<(u32, Ipv4Addr, Subnet)> {
     let named = |what: &str, e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
     let link = match host.find(BRIDGE)? {
         Some(link) => link,
         None => {
             let gateway = free_subnet(host, None)?.gateway();
-            // It is fine if another run has created it in the meantime. Its hardware address says that it is
-            // ours: unlike an alias, it is there from the start.
+            // Another run may have created the bridge in the meantime. Its hardware address shows that it is
+            // ours: unlike an alias, it is set from the start.
             host.add_bridge(BRIDGE, subnet::mac_of(gateway))
                 .map_err(|e| named("cannot create the bridge outrigger0", e))?;
             host.find(BRIDGE)?.ok_or_else(|| io::Error::other("the bridge outrigger0 is gone again"))?
@@ -376,7 +379,7 @@ fn free_subnet(host: &mut Links, bridge: Option<u32>) -> io::Result<Subnet> {
     })
 }
 
-/// Takes the first address whose name is free, by creating the interface.
+/// Takes the first address whose name is free by creating the interface.
 fn add_interface(
     host: &mut Links,
     netns: &Path,

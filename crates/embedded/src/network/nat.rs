@@ -1,14 +1,15 @@
 //! Outgoing connections: pods reach the outside with the host's address, and nothing else becomes reachable
 //! through it.
 //!
-//! The kernel forwards what an interface receives if that interface's `forwarding` is on. It has to be on for
-//! the bridge and the interfaces with a default route, and those of the latter where it was off are switched
-//! off again once no pod is left. Until then a rule drops everything they would forward besides the pods' own
-//! traffic. That rule is also the only record of the change: it is created before the change and removed
-//! after it was undone, so that the state is clear even after a run was killed.
+//! The kernel forwards what an interface receives if `forwarding` is on for that interface. It must be on for
+//! the bridge and for the interfaces with a default route. If it was off for one of the latter, it is
+//! switched off again when no pod is left. Until then, a rule drops everything that such an interface would
+//! forward, except the pods' own traffic. That rule is also the only record of the change. It is created
+//! before the change and removed after the change is undone, so that the state is clear even after a run was
+//! killed.
 //!
-//! The rules are created with nf_tables over netlink, in Outrigger's own tables; on kernels without
-//! nf_tables, the `iptables` command is used. Where the rules cannot be created, nothing is forwarded.
+//! The rules are created with nf_tables over netlink, in Outrigger's own tables. On kernels without
+//! nf_tables, the `iptables` command is used. If the rules cannot be created, nothing is forwarded.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,22 +24,22 @@ use super::nft::{
 use super::{BRIDGE, Subnet};
 use crate::rootless::find_program;
 
-/// Chains of the table for IPv4.
+/// The chains of the table for IPv4.
 const GUARD_CHAIN: &str = "forward";
 const LOCAL_CHAIN: &str = "local";
-/// Marks that there are rules in iptables too.
+/// A chain that marks that there are also rules in iptables.
 const IPTABLES_CHAIN: &str = "iptables";
 const UPLINK_PREFIX: &str = "uplink-";
 const LOOPBACK: &str = "lo";
 const IPTABLES: &str = "iptables";
-/// How iptables exits if the kernel does not have a table.
+/// The exit code of iptables if the kernel does not have a table.
 const NO_SUCH_TABLE: i32 = 3;
-/// Maximum interfaces from which connections to published ports are forwarded in the kernel; those that come by
-/// others take the way through user space.
+/// The maximum number of interfaces from which the kernel forwards connections to published ports.
+/// Connections by other interfaces are forwarded in user space.
 const INTERFACES_MAX: usize = 32;
-/// The comment of our iptables rules: no others are ever removed.
+/// The comment of our iptables rules. Other rules are never removed.
 const COMMENT: &str = "outrigger";
-/// The comment of those that record a change of `forwarding`.
+/// The comment of rules that record a change of `forwarding`.
 const UPLINK_COMMENT: &str = "outrigger-uplink";
 
 /// How the rules are stored.
@@ -48,7 +49,7 @@ pub(super) enum Filter {
     Iptables,
 }
 
-/// Why pods cannot reach anything outside this host: neither way of forwarding works.
+/// Why pods cannot reach anything outside this host. Neither way of forwarding works.
 #[derive(Debug, thiserror::Error)]
 #[error("nf_tables: {nftables}; iptables: {iptables}")]
 pub(super) struct NoWayOut {
@@ -56,14 +57,14 @@ pub(super) struct NoWayOut {
     iptables: io::Error,
 }
 
-/// Allows outgoing connections from the pods of `subnet`. Returns what is missing if that is not possible.
+/// Allows outgoing connections from the pods of `subnet`. The error says what is missing.
 pub(super) fn let_out(links: &mut Links, subnet: Subnet) -> Result<(), NoWayOut> {
     let Err(nftables) = let_out_with(Filter::Nftables, links, subnet) else { return Ok(()) };
     let_out_with(Filter::Iptables, links, subnet).map_err(|iptables| NoWayOut { nftables, iptables })
 }
 
 pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) -> io::Result<()> {
-    // Nothing is forwarded before it is guarded.
+    // Nothing is forwarded before the rules that guard it exist.
     match filter {
         Filter::Nftables => guard_nftables(&mut Nft::open()?, subnet)?,
         Filter::Iptables => guard_iptables(subnet)?,
@@ -80,7 +81,8 @@ pub(super) fn let_out_with(filter: Filter, links: &mut Links, subnet: Subnet) ->
     Ok(())
 }
 
-/// Lets the kernel forward what an interface receives, to pods only if it did not forward before.
+/// Lets the kernel forward what an interface receives. If it did not forward before, it forwards only to
+/// pods.
 fn forward_from(filter: Filter, uplink: &str) -> io::Result<()> {
     if is_on(uplink)? {
         return Ok(());
@@ -89,14 +91,16 @@ fn forward_from(filter: Filter, uplink: &str) -> io::Result<()> {
     set_forwarding(uplink, "1")
 }
 
-/// Someone has enabled forwarding for the whole machine by now: the rules would get in the way.
+/// Removes the guards, because someone has enabled forwarding for the whole machine and the rules would block
+/// it.
 fn remove_uplink_guards(nft: &mut Nft) -> io::Result<()> {
     let mut chains = nft.chains(Family::Ip)?;
     chains.retain(|chain| chain.starts_with(UPLINK_PREFIX));
     nft.remove_chains(Family::Ip, &chains)
 }
 
-/// Prepares this host to forward connections to published ports, and returns the interfaces it forwards from.
+/// Prepares this host to forward connections to published ports, and returns the interfaces that it forwards
+/// from.
 ///
 /// # Errors
 /// The host does not forward to pods with nf_tables rules, or something cannot be changed.
@@ -104,7 +108,7 @@ pub(super) fn let_in(nft: &mut Nft, links: &mut Links) -> io::Result<Vec<String>
     if !nft.has_chain(Family::Ip, GUARD_CHAIN)? || !is_on(BRIDGE)? {
         return Err(io::Error::other("this host does not forward to pods with nf_tables"));
     }
-    // Something may have closed the chain since the first pod started.
+    // Another program may have closed the chain since the first pod started.
     pass_a_closed_forward_chain(nft)?;
     let mut names = Vec::new();
     for index in links.with_addresses()? {
@@ -132,14 +136,14 @@ pub(super) fn restore() -> io::Result<()> {
     let rules = match marked {
         Some(true) => own_iptables_rules(),
         Some(false) => Ok(Vec::new()),
-        // Without nf_tables there is no record. Without the command nobody can have added any.
+        // Without nf_tables there is no record. Without the command, nobody can have added rules.
         None if find_program(IPTABLES).is_none() => Ok(Vec::new()),
         None => own_iptables_rules(),
     };
     uplinks.extend(rules.iter().flatten().filter_map(Rule::uplink));
     for uplink in uplinks {
-        // If the whole machine forwards, someone else has enabled it. An interface that is gone needs no
-        // change.
+        // If the whole machine forwards, someone else has enabled it. An interface that no longer exists
+        // needs no change.
         if !is_on("all")? {
             match set_forwarding(&uplink, "0") {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -151,7 +155,7 @@ pub(super) fn restore() -> io::Result<()> {
     if let Ok(nft) = &mut nft {
         match &removed {
             Ok(()) => nft.remove_table(Family::Ip)?,
-            // The record stays: whoever comes next tries again.
+            // The record stays, so that the next process tries again.
             Err(_) => {
                 let mut chains = nft.chains(Family::Ip)?;
                 chains.retain(|chain| chain != IPTABLES_CHAIN);
@@ -196,7 +200,7 @@ fn set_forwarding(interface: &str, value: &str) -> io::Result<()> {
 }
 
 fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
-    // Nothing outside the bridge opens connections to a pod except through its published ports.
+    // Nothing outside the bridge can open connections to a pod, except through its published ports.
     nft.add_chain(
         Family::Ip,
         GUARD_CHAIN,
@@ -209,7 +213,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
             drop_packet(m);
         }],
     )?;
-    // Services on the host's loopback are not for pods, even if the machine has `route_localnet` on.
+    // Pods must not reach services on the host's loopback, even if the machine has `route_localnet` on.
     nft.add_chain(
         Family::Ip,
         LOCAL_CHAIN,
@@ -220,8 +224,8 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
             drop_packet(m);
         }],
     )?;
-    // Packets from the pods that leave the bridge get the address of their outgoing interface. The name says
-    // which subnet the rule is for.
+    // Packets from the pods that leave the bridge get the address of their outgoing interface. The name
+    // contains the subnet of the rule.
     let chain = format!("masquerade-{}-{}", subnet.base(), subnet.prefix());
     let is_new = nft.add_chain(
         Family::Ip,
@@ -242,7 +246,7 @@ fn guard_nftables(nft: &mut Nft, subnet: Subnet) -> io::Result<()> {
     Ok(())
 }
 
-/// What an interface receives is only forwarded to pods, so that everything else is as before its forwarding
+/// Forwards what an interface receives only to pods. All other traffic is treated as before its forwarding
 /// was switched on.
 fn guard_uplink(filter: Filter, uplink: &str) -> io::Result<()> {
     if filter == Filter::Iptables {
@@ -268,14 +272,14 @@ fn uplink_rule(uplink: &str) -> Rule {
 }
 
 fn guard_iptables(subnet: Subnet) -> io::Result<()> {
-    // If nf_tables exists after all, it records where else to look.
+    // If nf_tables exists after all, this records that iptables must be searched too.
     let _ = Nft::open().and_then(|mut nft| nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[]));
     opening_rule().put(Place::First)?;
     loopback_rule().put(Place::First)?;
     masquerade_rule(&subnet.to_string()).put(Place::First)
 }
 
-/// Nothing outside the bridge opens connections to a pod.
+/// Prevents connections to a pod that are opened from outside the bridge.
 fn opening_rule() -> Rule {
     let opening =
         ["!", "-i", BRIDGE, "-o", BRIDGE, "-m", "conntrack", "!", "--ctstate", "RELATED,ESTABLISHED"];
@@ -290,19 +294,20 @@ fn masquerade_rule(subnet: &str) -> Rule {
     Rule::new("nat", "POSTROUTING", &["-s", subnet, "!", "-o", BRIDGE, "-j", "MASQUERADE"])
 }
 
-/// What pods send.
+/// Allows what pods send.
 fn outward_rule() -> Rule {
     Rule::new("filter", "FORWARD", &["-i", BRIDGE, "-j", "ACCEPT"])
 }
 
-/// Answers, and connections to published ports. Our own table drops all others.
+/// Allows answers, and connections to published ports. Our own table drops all others.
 fn inward_rule() -> Rule {
     let inward = ["-o", BRIDGE, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-j", "ACCEPT"];
     Rule::new("filter", "FORWARD", &inward)
 }
 
-/// Other container engines make the machine drop everything that is forwarded for anyone but themselves, and
-/// our own table cannot override that. They do it with iptables, so the command exists.
+/// Lets the pods' traffic pass a closed forward chain. Other container engines make the machine drop all
+/// forwarded packets except their own, and our own table cannot override that. They do it with iptables, so
+/// the command exists.
 fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
     if !has_iptables_filter(nft)? {
         return Ok(());
@@ -315,16 +320,16 @@ fn pass_a_closed_forward_chain(nft: &mut Nft) -> io::Result<()> {
         return Ok(());
     }
     nft.add_chain(Family::Ip, IPTABLES_CHAIN, Hook::None, &[])?;
-    // The policy applies after the last rule, so these only need to come before it. What the administrator's own
-    // rules drop stays dropped.
+    // The policy applies after the last rule, so these rules only need to come before it. What the
+    // administrator's own rules drop stays dropped.
     outward_rule().put(Place::Last)?;
     inward_rule().put(Place::Last)
 }
 
-/// Whether iptables may have rules for what is forwarded. Starting the command to learn that takes 7 ms.
+/// Whether iptables may have rules for forwarded packets. Running the command to find out would take 7 ms.
 fn has_iptables_filter(nft: &mut Nft) -> io::Result<bool> {
-    // The older iptables, which does not use nf_tables, has a list of its tables. Without the file the kernel
-    // does not have it.
+    // The older iptables, which does not use nf_tables, has a list of its tables. Without this file, the
+    // kernel does not have it.
     let older = match fs::read_to_string("/proc/thread-self/net/ip_tables_names") {
         Ok(tables) => tables.lines().any(|table| table == "filter"),
         Err(e) if e.kind() == io::ErrorKind::NotFound => false,
@@ -333,14 +338,14 @@ fn has_iptables_filter(nft: &mut Nft) -> io::Result<bool> {
     Ok(older || nft.has_table(Family::Ip, "filter")?)
 }
 
-/// Where in its chain a rule is added.
+/// The position in its chain where a rule is added.
 #[derive(Debug, Clone, Copy)]
 enum Place {
     First,
     Last,
 }
 
-/// A rule of iptables. Its words are in the order in which iptables lists them, apart from the comment.
+/// A rule of iptables. Its words are in the order in which iptables lists them, except for the comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     table: &'static str,
@@ -358,10 +363,10 @@ impl Rule {
         Rule { table, chain: chain.to_owned(), words: words.into_iter().map(str::to_owned).collect() }
     }
 
-    /// Parses a line of `iptables -S`, if it is a rule that we make. Administrators may have other rules about the
-    /// bridge, with the same comment too.
+    /// Parses a line of `iptables -S`, if it is one of our rules. Administrators may have other rules about
+    /// the bridge, even with the same comment.
     fn parse(table: &'static str, line: &str) -> Option<Rule> {
-        // None of ours has a space in a word, so quotes are those of a whole word.
+        // None of our words contains a space, so quotes always enclose a whole word.
         let word = |word: &str| {
             (word.starts_with('"') == word.ends_with('"')).then(|| word.trim_matches('"').to_owned())
         };
@@ -372,7 +377,7 @@ impl Rule {
         rule.is_own().then_some(rule)
     }
 
-    /// Whether we make such a rule, for any uplink and any network of pods.
+    /// Whether this is one of our rules, for any uplink and any network of pods.
     fn is_own(&self) -> bool {
         let mut own = vec![opening_rule(), loopback_rule(), outward_rule(), inward_rule()];
         own.extend(self.value_of("-i").map(uplink_rule));
@@ -383,7 +388,8 @@ impl Rule {
         })
     }
 
-    /// The comment, which iptables lists elsewhere than we write it, and all other words.
+    /// Separates the comment from the other words, because iptables lists it in another position than we
+    /// write it.
     fn comment_and_rest(&self) -> (Option<&str>, Vec<&str>) {
         let mut words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let at = words.windows(4).position(|words| words[..3] == ["-m", "comment", "--comment"]);
@@ -396,13 +402,13 @@ impl Rule {
         self.words.get(at + 1).map(String::as_str)
     }
 
-    /// The interface whose forwarding it records.
+    /// The interface whose change of `forwarding` the rule records.
     fn uplink(&self) -> Option<String> {
         self.words.iter().any(|word| word == UPLINK_COMMENT).then_some(())?;
         self.value_of("-i").map(str::to_owned)
     }
 
-    /// Adds it to its chain unless the chain has it.
+    /// Adds the rule to its chain, unless the chain has it.
     fn put(&self, place: Place) -> io::Result<()> {
         if self.run("-C")?.status.success() {
             return Ok(());
@@ -449,10 +455,10 @@ fn check(output: &Output) -> io::Result<()> {
 }
 
 fn iptables(arguments: &[&str]) -> io::Result<Output> {
-    // Also where `PATH` is empty, as in the process that cleans up.
+    // This also works if `PATH` is empty, as in the process that cleans up.
     let program = find_program(IPTABLES)
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the command `iptables` is not installed"))?;
-    // Waits for others that are changing the rules.
+    // This waits for others that are changing the rules.
     Command::new(program).arg("-w").args(arguments).stdin(Stdio::null()).output()
 }
 

@@ -1,8 +1,8 @@
 //! The netlink wire format, as far as a pod's network needs it.
 //!
-//! Routing (`link.rs`) and the packet filter (`nat.rs`) use the same format, with a dozen kinds of message
-//! between them. Written by hand because the packet filter has no usable crate, and given the format the
-//! routing part is smaller than the glue to one.
+//! Routing (`link.rs`) and the packet filter (`nat.rs`) use the same format, with about a dozen kinds of
+//! messages. It is written by hand because there is no usable crate for the packet filter. With the format at
+//! hand, the routing part is smaller than the code to use a crate for it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ const NESTED: u16 = 0x8000;
 const KIND_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
 
-/// The kernel answers at once; a missing answer is an error that must not delay a pod.
+/// The kernel answers at once. A missing answer is an error that must not delay a pod.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The kernel packs dumps into at most 32 KiB.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -36,7 +36,8 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// A message of the given kind; `fixed` is the header that this kind has before its attributes.
+    /// A message of the given kind. `fixed` is the header that messages of this kind have before their
+    /// attributes.
     pub(super) fn new(kind: u16, flags: u16, fixed: &[u8]) -> Message {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -46,7 +47,7 @@ impl Message {
         message
     }
 
-    /// Bytes without an attribute header, padded.
+    /// Adds bytes without an attribute header, with padding.
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Message {
         self.0.extend_from_slice(bytes);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
@@ -60,17 +61,17 @@ impl Message {
         self.raw(value)
     }
 
-    /// A number in the machine's byte order (routing).
+    /// Adds a number in the machine's byte order (routing).
     pub(super) fn u32(&mut self, kind: u16, value: u32) -> &mut Message {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// A number in network byte order (packet filter).
+    /// Adds a number in network byte order (packet filter).
     pub(super) fn be32(&mut self, kind: u16, value: u32) -> &mut Message {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// A string with the zero byte that ends it.
+    /// Adds a string with its terminating zero byte.
     pub(super) fn text(&mut self, kind: u16, value: &str) -> &mut Message {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
@@ -98,14 +99,15 @@ impl Message {
     }
 }
 
-/// A netlink socket. It stays in the network namespace it was opened in.
+/// A netlink socket. It stays in the network namespace in which it was opened.
 pub(super) struct Netlink {
     fd: OwnedFd,
     sequence: u32,
 }
 
 impl Netlink {
-    /// Opens a socket in the calling thread's network namespace. No protocol (number 0) means routing.
+    /// Opens a socket in the calling thread's network namespace. Without a protocol (number 0), it is for
+    /// routing.
     pub(super) fn open(protocol: Option<Protocol>) -> io::Result<Netlink> {
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         bind(&fd, &SocketAddrNetlink::new(0, 0))?;
@@ -118,7 +120,7 @@ impl Netlink {
         self.batch(vec![message])
     }
 
-    /// Sends several messages at once. All that request an answer must succeed.
+    /// Sends several messages at once. All messages that request an answer must succeed.
     pub(super) fn batch(&mut self, messages: Vec<Message>) -> io::Result<()> {
         let mut waiting = messages.iter().filter(|m| m.wants_answer()).count();
         let first = self.sequence + 1;
@@ -223,7 +225,7 @@ fn split(mut bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
     })
 }
 
-/// An answer of kind `ERROR` with number 0 is an acknowledgement.
+/// The error in an answer. An answer of kind `ERROR` with number 0 is an acknowledgement.
 fn error_of(answer: &Answer<'_>) -> io::Result<()> {
     match read_u32(answer.payload, 0).map(u32::cast_signed) {
         Some(0) => Ok(()),
@@ -232,7 +234,7 @@ fn error_of(answer: &Answer<'_>) -> io::Result<()> {
     }
 }
 
-/// The attributes of a message or of a nested attribute: kind and value.
+/// The attributes of a message or of a nested attribute, as (kind, value).
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(read_u16(bytes, 0)?);
@@ -254,7 +256,7 @@ pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A string attribute, without the zero byte that ends it.
+/// A string attribute without its terminating zero byte.
 pub(super) fn read_text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()

@@ -1,4 +1,4 @@
-//! nf_tables over netlink: tables, chains and the few expressions that the rules need.
+//! nf_tables over netlink: tables, chains, and the few expressions that our rules need.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::link::{Mac, is};
 use super::netlink::{ACK, APPEND, CREATE, DUMP, EXCL, Message, Netlink, REQUEST, attributes, read_text};
 use super::{Ipv4Addr, Subnet};
 
-/// The table of all rules, one in each family.
+/// The name of the table of all rules. There is one in each family.
 const TABLE: &str = "outrigger";
 
 const NFTABLES: u16 = 10;
@@ -26,7 +26,7 @@ const TABLE_NAME: u16 = 1;
 const CHAIN_TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 
-/// The register for all comparisons here; 0 is the verdict.
+/// The register for all comparisons here. Register 0 is the verdict.
 const REGISTER: u32 = 1;
 const VERDICT: u32 = 0;
 /// Length of an interface name in the kernel.
@@ -37,7 +37,7 @@ const NAME_BYTES: usize = 16;
 pub(super) enum Family {
     /// IPv4 packets.
     Ip,
-    /// Frames that come in by one interface.
+    /// Frames that an interface receives.
     Netdev,
 }
 
@@ -55,17 +55,17 @@ impl Family {
 pub(super) enum Hook<'a> {
     /// Incoming packets, before anything else.
     Prerouting,
-    /// Incoming packets; destinations may be rewritten.
+    /// Incoming packets. Destinations may be rewritten.
     DestinationNat,
-    /// Packets of this host itself; destinations may be rewritten.
+    /// Packets of this host itself. Destinations may be rewritten.
     LocalDestinationNat,
     /// Packets to be forwarded.
     Forward,
-    /// Packets that leave; addresses may be rewritten.
+    /// Outgoing packets. Source addresses may be rewritten.
     SourceNat,
-    /// Frames from an interface.
+    /// Frames that this interface receives.
     Ingress(&'a str),
-    /// Never: the chain is a marker.
+    /// Never. The chain is only a marker.
     None,
 }
 
@@ -80,14 +80,14 @@ impl Nft {
         Netlink::open(Some(rustix::net::netlink::NETFILTER)).map(Nft)
     }
 
-    /// Whether Outrigger's table has such a chain.
+    /// Whether Outrigger's table has this chain.
     pub(super) fn has_chain(&mut self, family: Family, chain: &str) -> io::Result<bool> {
         let mut look = Message::new(GETCHAIN, REQUEST | ACK, &header(family.number(), 0));
         look.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
         found(self.0.request(look))
     }
 
-    /// Whether there is a table of this name, anyone's.
+    /// Whether a table with this name exists. It may be anyone's.
     pub(super) fn has_table(&mut self, family: Family, table: &str) -> io::Result<bool> {
         let mut look = Message::new(GETTABLE, REQUEST | ACK, &header(family.number(), 0));
         look.text(TABLE_NAME, table);
@@ -101,7 +101,7 @@ impl Nft {
         Ok(all.iter().filter_map(|bytes| parse_chain(bytes)).collect())
     }
 
-    /// Adds a chain with its rules to Outrigger's table, in one transaction; `false` if it exists.
+    /// Adds a chain with its rules to Outrigger's table, in one transaction. `false` if the chain exists.
     pub(super) fn add_chain(
         &mut self,
         family: Family,
@@ -113,13 +113,13 @@ impl Nft {
             return Ok(false);
         }
         match self.0.batch(batch(new_chain(family, chain, hook, rules))) {
-            // Another run was faster.
+            // Another run has already created it.
             Err(e) if is(&e, Errno::EXIST) => Ok(false),
             result => result.map(|()| true),
         }
     }
 
-    /// Adds chains, replacing those of the same names, in one transaction.
+    /// Adds chains in one transaction. They replace chains with the same names.
     pub(super) fn replace_chains(
         &mut self,
         family: Family,
@@ -135,12 +135,12 @@ impl Nft {
         self.0.batch(batch(messages))
     }
 
-    /// Removes chains, as far as they exist.
+    /// Removes the chains that exist.
     pub(super) fn remove_chains(&mut self, family: Family, chains: &[String]) -> io::Result<()> {
         let mut messages = Vec::new();
         for chain in chains {
-            // Checked first because a failed transaction takes about 20 ms: the kernel waits for an RCU grace
-            // period before it rolls back.
+            // This is checked first because a failed transaction takes about 20 ms: the kernel waits for an
+            // RCU grace period before it rolls back.
             if self.has_chain(family, chain)? {
                 messages.push(delete_chain(family, chain));
             }
@@ -174,7 +174,7 @@ fn gone(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// One transaction.
+/// Wraps messages into one transaction.
 fn batch(messages: Vec<Message>) -> Vec<Message> {
     let mark = |kind| Message::new(kind, REQUEST, &header(0, NFTABLES));
     let mut all = vec![mark(BATCH_BEGIN)];
@@ -203,7 +203,7 @@ fn new_chain(family: Family, chain: &str, hook: Hook<'_>, rules: &[Rule<'_>]) ->
     table.text(TABLE_NAME, TABLE);
     let mut new = Message::new(NEWCHAIN, REQUEST | ACK | CREATE | EXCL, &header);
     new.text(CHAIN_TABLE, TABLE).text(CHAIN_NAME, chain);
-    // Number of the hook, priority, kind of chain, interface.
+    // The number of the hook, the priority, the kind of chain, and the interface.
     let place = match hook {
         Hook::Prerouting => Some((0, -300, "filter", None)),
         Hook::DestinationNat => Some((0, -100, "nat", None)),
@@ -233,7 +233,7 @@ fn new_chain(family: Family, chain: &str, hook: Hook<'_>, rules: &[Rule<'_>]) ->
 /// The name of a chain, if it is in Outrigger's table.
 pub(super) fn parse_chain(bytes: &[u8]) -> Option<String> {
     let (mut table, mut name) = (String::new(), None);
-    // After `struct nfgenmsg`.
+    // The attributes follow `struct nfgenmsg`.
     for (kind, value) in attributes(bytes.get(4..)?) {
         match kind {
             CHAIN_TABLE => table = read_text(value),
@@ -250,7 +250,7 @@ fn header(family: u8, resource: u16) -> [u8; 4] {
     [family, 0, high, low]
 }
 
-/// Which interface of a packet.
+/// An interface of a packet: where it comes in, or where it goes out.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Direction {
     In,
@@ -264,7 +264,7 @@ pub(super) enum Is {
     Not,
 }
 
-/// Where in a packet.
+/// A header of the packet, to which an offset is relative.
 #[derive(Debug, Clone, Copy)]
 enum Base {
     Ethernet,
@@ -272,7 +272,7 @@ enum Base {
     Transport,
 }
 
-/// Continues only if bytes of the packet are `wanted`.
+/// Continues only if the packet has the bytes `wanted` at an offset.
 fn packet_has(m: &mut Message, base: Base, offset: u32, wanted: &[u8]) {
     load(m, base, offset, wanted.len() as u32);
     compare(m, Is::Equal, wanted);
@@ -296,7 +296,7 @@ fn load(m: &mut Message, base: Base, offset: u32, length: u32) {
 const IPV4_SOURCE: u32 = 12;
 const IPV4_DESTINATION: u32 = 16;
 
-/// Continues only for packets from an IPv4 network, or not from it.
+/// Continues only for packets from an IPv4 network, or only for those from elsewhere.
 pub(super) fn source_in(m: &mut Message, is: Is, subnet: Subnet) {
     load(m, Base::Network, IPV4_SOURCE, 4);
     and(m, &subnet.mask().octets());
@@ -335,14 +335,14 @@ pub(super) fn to_port(m: &mut Message, udp: bool, port: u16) {
     packet_has(m, Base::Transport, DESTINATION_PORT, &port.to_be_bytes());
 }
 
-/// Continues only for packets to addresses that are (not) 127.0.0.0/8.
+/// Continues only for packets to 127.0.0.0/8, or only for packets to other addresses.
 pub(super) fn to_loopback(m: &mut Message, is: Is) {
     load(m, Base::Network, IPV4_DESTINATION, 4);
     and(m, &[255, 0, 0, 0]);
     compare(m, is, &[127, 0, 0, 0]);
 }
 
-/// Continues only for frames of this hardware address and kind.
+/// Continues only for frames with this source hardware address and this protocol.
 fn frame(m: &mut Message, mac: Mac, protocol: u16) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;
@@ -355,25 +355,25 @@ fn frame(m: &mut Message, mac: Mac, protocol: u16) {
     compare(m, Is::Equal, &protocol.to_be_bytes());
 }
 
-/// Continues only for IPv4 packets of this address.
+/// Continues only for IPv4 packets with this source address.
 pub(super) fn ipv4_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
     const IPV4: u16 = 0x0800;
     frame(m, mac, IPV4);
     packet_has(m, Base::Network, IPV4_SOURCE, &address.octets());
 }
 
-/// Continues only for ARP packets that are correct about this address.
+/// Continues only for ARP packets that announce this address with its own hardware address.
 pub(super) fn arp_from(m: &mut Message, mac: Mac, address: Ipv4Addr) {
     const ARP: u16 = 0x0806;
     const SENDER: u32 = 8;
     frame(m, mac, ARP);
-    // Ethernet, IPv4, and the lengths of their addresses.
+    // The fields for Ethernet and IPv4, and the lengths of their addresses.
     packet_has(m, Base::Network, 0, &[0, 1, 8, 0, 6, 4]);
     packet_has(m, Base::Network, SENDER, &mac);
     packet_has(m, Base::Network, SENDER + 6, &address.octets());
 }
 
-/// Continues only for packets that come from or go to an interface, or that do not.
+/// Continues only for packets that use an interface, or only for those that do not.
 pub(super) fn interface(m: &mut Message, direction: Direction, is: Is, wanted: &str) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;
@@ -404,7 +404,7 @@ pub(super) fn destination_as_sent(m: &mut Message) {
     connection_lacks(m, STATUS, DESTINATION_REWRITTEN);
 }
 
-/// Continues only if the connection has none of `bits`.
+/// Continues only if the connection has none of the `bits`.
 fn connection_lacks(m: &mut Message, what: u32, bits: u32) {
     const DESTINATION_REGISTER: u16 = 1;
     const KEY: u16 = 2;
@@ -431,7 +431,7 @@ pub(super) fn redirect_to(m: &mut Message, address: Ipv4Addr, port: u16) {
     });
 }
 
-/// Rewrites the source to the address of the interface the packet leaves by.
+/// Rewrites the source to the address of the outgoing interface.
 pub(super) fn masquerade(m: &mut Message) {
     expression(m, "masq", |_| {});
 }
@@ -454,7 +454,7 @@ fn verdict(m: &mut Message, code: u32) {
     });
 }
 
-/// Register = data.
+/// Sets a register to data.
 fn immediate(m: &mut Message, register: u32, data: impl FnOnce(&mut Message)) {
     const DESTINATION_REGISTER: u16 = 1;
     const DATA: u16 = 2;
@@ -463,7 +463,7 @@ fn immediate(m: &mut Message, register: u32, data: impl FnOnce(&mut Message)) {
     });
 }
 
-/// Register &= mask.
+/// Applies a mask to the register.
 fn and(m: &mut Message, mask: &[u8; 4]) {
     const SOURCE_REGISTER: u16 = 1;
     const DESTINATION_REGISTER: u16 = 2;
@@ -476,7 +476,7 @@ fn and(m: &mut Message, mask: &[u8; 4]) {
     });
 }
 
-/// Ends the rule unless the register holds (or does not hold) `wanted`.
+/// Ends the rule unless the register is (or is not) `wanted`.
 fn compare(m: &mut Message, is: Is, wanted: &[u8]) {
     const SOURCE_REGISTER: u16 = 1;
     const OPERATION: u16 = 2;

@@ -1,13 +1,16 @@
-//! Published ports in the kernel: connections to a port of this host are sent on to the pod, and the pod sees who
-//! is calling.
+//! Published ports in the kernel: connections to a port of this host are redirected to the pod, and the pod
+//! sees the client's address.
 //!
-//! Each pod has two chains, named after its interface, which rewrite the destination: one for what comes by the
-//! interfaces of the host, one for what its own programs send. Everything that they do not take arrives at the
-//! port itself, which is open as well (`forward.rs`): connections to 127.0.0.1 (the kernel would have to route
-//! loopback addresses to the bridge, and pods could use that to reach the host's loopback), those of the pod to
-//! itself, and those by interfaces that came later.
+//! Each pod has two chains, named after its interface, which rewrite the destination. One is for packets that
+//! arrive by the interfaces of the host, and the other for packets of the host's own programs. Everything
+//! else arrives at the port itself, which is open as well (`forward.rs`):
 //!
-//! The chains live as long as the pod, not as long as the process that made them.
+//! * connections to 127.0.0.1: the kernel would have to route loopback addresses to the bridge, and pods
+//!   could use that to reach the host's loopback;
+//! * connections of the pod to itself;
+//! * connections by interfaces that were added later.
+//!
+//! The chains exist as long as the pod. They outlive the process that created them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +25,7 @@ use super::nft::{
 use super::{BRIDGE, Subnet, address_of, interface_name, nat};
 use outrigger_runtime::PublishedPort;
 
-/// How the names of the chains begin; the interface of the pod follows.
+/// Prefixes of the names of the chains. The interface of the pod follows.
 const INCOMING: &str = "publish-";
 const LOCAL: &str = "publish-local-";
 const LOOPBACK: Subnet = Subnet::fixed(Ipv4Addr::new(127, 0, 0, 0), 8);
@@ -33,7 +36,8 @@ fn rules<'a>(boxed: &'a [BoxedRule<'_>]) -> Vec<Rule<'a>> {
     boxed.iter().map(|rule| &**rule as Rule<'_>).collect()
 }
 
-/// Sends connections to `ports` on to the pod with this address, instead of what was published for it before.
+/// Redirects connections to `ports` to the pod with this address. This replaces the ports that were published
+/// for it before.
 ///
 /// # Errors
 /// The kernel cannot do it. Then nothing is rewritten.
@@ -55,8 +59,9 @@ pub(super) fn publish_ports(pod: Ipv4Addr, ports: &[PublishedPort]) -> io::Resul
                     port.redirect(m, pod);
                 })
             });
-            // Answers of the pod to another pod do not pass the host unless the kernel filters what the bridge
-            // carries, and then the other pod would not know them. Nor do they if it calls itself.
+            // Redirects connections from other pods if the kernel filters the bridge's traffic. Only then do
+            // the pod's answers pass the host, and otherwise the other pod would not recognise them. Answers
+            // of a pod to itself never pass the host.
             let by_bridge = bridge_is_filtered().then(|| -> BoxedRule<'_> {
                 Box::new(move |m| {
                     interface(m, Direction::In, Is::Equal, BRIDGE);
@@ -90,7 +95,7 @@ pub(super) fn publish_ports(pod: Ipv4Addr, ports: &[PublishedPort]) -> io::Resul
     Ok(())
 }
 
-/// Applies the rules to UDP clients that already sent something to a port.
+/// Applies the rules also to UDP clients that have already sent something to a port.
 fn forget_earlier_clients(links: &mut Links, ports: &[Port]) -> io::Result<()> {
     if !ports.iter().any(|port| port.udp) {
         return Ok(());
@@ -99,7 +104,7 @@ fn forget_earlier_clients(links: &mut Links, ports: &[Port]) -> io::Result<()> {
     for index in links.with_addresses()? {
         every.extend(links.addresses(index)?.into_iter().map(|(address, _)| address));
     }
-    // The kernel does not redirect what is sent to loopback.
+    // The kernel does not redirect packets to loopback.
     every.retain(|address| !address.is_loopback());
     for port in ports.iter().filter(|port| port.udp) {
         let addresses = port.address.map_or_else(|| every.clone(), |address| vec![address]);
@@ -108,13 +113,13 @@ fn forget_earlier_clients(links: &mut Links, ports: &[Port]) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends what [`publish`] began. There may be nothing to end.
+/// Undoes [`publish_ports`]. There may be nothing to undo.
 pub(super) fn unpublish(pod: Ipv4Addr) -> io::Result<()> {
     Nft::open()?.remove_chains(Family::Ip, &chains(pod))?;
     conntrack::forget_redirected_to(pod)
 }
 
-/// Removes the chains of pods whose interface is gone: nobody was left to do it.
+/// Removes the chains of pods whose interface no longer exists, if no process was left to do it.
 pub(super) fn remove_stale(nft: &mut Nft, links: &mut Links) -> io::Result<()> {
     let mut stale = Vec::new();
     for chain in nft.chains(Family::Ip)? {
@@ -136,14 +141,14 @@ fn chains(pod: Ipv4Addr) -> [String; 2] {
     [INCOMING, LOCAL].map(|prefix| format!("{prefix}{}", interface_name(pod)))
 }
 
-/// Whether what the bridge carries from pod to pod passes the rules for IPv4.
+/// Whether traffic from pod to pod on the bridge passes the rules for IPv4.
 fn bridge_is_filtered() -> bool {
     std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables").is_ok_and(|on| on.trim() == "1")
 }
 
-/// A port that the kernel can forward: it is not on loopback, and not on IPv6, which pods do not have.
+/// A port that the kernel can forward. It is not on loopback, and not on IPv6, which pods do not have.
 struct Port {
-    /// `None`: every address of this host.
+    /// The address of this host. `None` means every address.
     address: Option<Ipv4Addr>,
     number: u16,
     pod_port: u16,
@@ -166,7 +171,8 @@ impl Port {
             Some(address) => destination(m, address),
             None => {
                 to_this_host(m);
-                // Also an address of this host. Nobody outside has a reason to send to it.
+                // Loopback addresses also count as addresses of this host. Nobody outside has a reason to
+                // send to them.
                 to_loopback(m, Is::Not);
             }
         }

@@ -1,4 +1,4 @@
-//! The addresses of pods.
+//! The addresses of pods, and the choice of the bridge's network.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::link::Mac;
 
-/// How the hardware addresses of our interfaces begin.
+/// The first bytes of the hardware addresses of our interfaces.
 const OUR_MACS: [u8; 2] = [0x0a, 0x58];
 
-/// Possible networks of the bridge, best first. Spread over the private ranges, because networks that are
-/// routed to a machine tend to use one of them completely.
+/// The possible networks of the bridge, the best first. They are spread over the private ranges, because a
+/// network that is routed to a machine often occupies one range completely.
 const CANDIDATES: [(Ipv4Addr, u8); 7] = [
     (Ipv4Addr::new(10, 89, 0, 0), 16),
     (Ipv4Addr::new(10, 199, 0, 0), 16),
@@ -19,7 +19,7 @@ const CANDIDATES: [(Ipv4Addr, u8); 7] = [
     (Ipv4Addr::new(172, 22, 0, 0), 16),
     (Ipv4Addr::new(192, 168, 213, 0), 24),
     (Ipv4Addr::new(192, 168, 119, 0), 24),
-    // Reserved for benchmarking network equipment (RFC 2544); not used in practice.
+    // Reserved for benchmarking network equipment (RFC 2544), and not used in practice.
     (Ipv4Addr::new(198, 18, 0, 0), 16),
 ];
 
@@ -42,28 +42,28 @@ impl Subnet {
         Subnet { base, prefix }
     }
 
-    /// The network of that many leading bits that `address` is in.
+    /// The network with `prefix` leading bits that contains `address`.
     pub fn new(address: Ipv4Addr, prefix: u8) -> Subnet {
         let prefix = prefix.min(32);
         Subnet { base: address & mask(prefix), prefix }
     }
 
-    /// Its first address.
+    /// The first address of the network.
     pub fn base(self) -> Ipv4Addr {
         self.base
     }
 
-    /// How many leading bits are fixed.
+    /// The number of fixed leading bits.
     pub fn prefix(self) -> u8 {
         self.prefix
     }
 
-    /// The fixed bits as ones.
+    /// The network mask.
     pub fn mask(self) -> Ipv4Addr {
         mask(self.prefix)
     }
 
-    /// Whether the address is in it.
+    /// Whether the network contains the address.
     pub fn contains(self, address: Ipv4Addr) -> bool {
         address & mask(self.prefix) == self.base
     }
@@ -72,16 +72,16 @@ impl Subnet {
         self.contains(other.base) || other.contains(self.base)
     }
 
-    /// The bridge's own address: the first one.
+    /// The bridge's own address, which is the first one.
     pub(super) fn gateway(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.base.to_bits() | 1)
     }
 
-    /// Every possible pod address, each once, starting at a place that depends on `id`: the same pod tends to
-    /// get the same address, and an address that was just released is not the next one used.
+    /// Every possible pod address, each once. The start depends on `id`, so that the same pod tends to get
+    /// the same address, and an address that was just released is not reused next.
     pub(super) fn pod_addresses(self, id: &str) -> impl Iterator<Item = Ipv4Addr> {
         let gateway = self.gateway();
-        // Without the first and the last address, which are the network and the broadcast address.
+        // The first and the last address are left out. They are the network and the broadcast address.
         let count = (u64::from(!self.mask().to_bits()) + 1).saturating_sub(2);
         let start = fnv(id.as_bytes()).checked_rem(count).unwrap_or(0);
         (0..count)
@@ -93,7 +93,7 @@ impl Subnet {
     }
 }
 
-/// The first candidate that does not overlap with the given routes. Default routes do not count.
+/// The first candidate that does not overlap with the given routes. Default routes are ignored.
 pub(super) fn choose(routes: impl Iterator<Item = Subnet> + Clone) -> Option<Subnet> {
     CANDIDATES
         .iter()
@@ -108,7 +108,7 @@ pub(crate) fn mac_of(address: Ipv4Addr) -> Mac {
     [OUR_MACS[0], OUR_MACS[1], a, b, c, d]
 }
 
-/// Whether an interface has a hardware address of [`mac_of`].
+/// Whether a hardware address comes from [`mac_of`].
 pub(super) fn is_ours(mac: Mac) -> bool {
     mac.starts_with(&OUR_MACS)
 }
@@ -117,7 +117,8 @@ fn mask(prefix: u8) -> Ipv4Addr {
     Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0))
 }
 
-/// FNV-1a: the same on every machine and in every version, unlike the standard library's hasher.
+/// The FNV-1a hash. Unlike the standard library's hasher, it is the same on every machine and in every
+/// version.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,5 +1,5 @@
-//! Real networks, as root, in separate namespaces: every test runs on a thread that represents a whole host,
-//! with its own network and mounts, and no packet leaves it.
+//! Tests with real networks, as root, in separate namespaces. Every test runs on a thread that represents a
+//! whole host, with its own network and mounts. No packet leaves it.
 
 mod attacks;
 mod publish;
@@ -30,10 +30,11 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'stat
         separate(UnshareFlags::NEWNET | UnshareFlags::NEWNS);
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .expect("private mounts");
-        // A new namespace starts with the settings of the machine, where it may be switched on.
+        // A new namespace starts with the settings of the machine, where forwarding may be on.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("forwarding of the host");
         Links::open(None).and_then(|mut l| l.loopback_up()).expect("loopback of the host");
-        // One thread, and what it starts: all of them are inside the namespaces created above.
+        // The runtime has only this thread, so everything that it starts is inside the namespaces created
+        // above.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
         let host = Host { dir: tempfile::tempdir().expect("directory") };
         runtime
@@ -46,7 +47,8 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce(Host) -> F + Send + 'stat
 }
 
 fn separate(flags: UnshareFlags) {
-    // SAFETY: neither flag touches the file descriptor table, the one thing other code of this process relies on.
+    // SAFETY: neither flag changes the file descriptor table, which is the only thing that other code of this
+    // process relies on.
     unsafe { unshare_unsafe(flags) }.expect("namespaces of the test's own (these tests need root)");
 }
 
@@ -55,17 +57,17 @@ struct Host {
 }
 
 impl Drop for Host {
-    /// Mount points cannot be removed, but the directory must be.
+    /// Unmounts everything. Otherwise the directory could not be removed.
     fn drop(&mut self) {
         for entry in std::fs::read_dir(self.dir.path()).into_iter().flatten().flatten() {
-            // Some are unmounted by their test.
+            // Some tests have already unmounted theirs.
             let _ = unmount(entry.path(), UnmountFlags::DETACH);
         }
     }
 }
 
 impl Host {
-    /// A network namespace at a path.
+    /// Creates a network namespace and returns its path.
     fn netns(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         File::create(&path).expect("mount point");
@@ -112,7 +114,8 @@ fn spec(name: &str, network: NetworkMode) -> SandboxSpec {
     }
 }
 
-/// Listens in a namespace and answers everyone with `word`, the address it sees, and what they sent.
+/// Listens in a namespace, and answers every client with `word`, the client's address, and what the client
+/// sent.
 fn serve(netns: Option<&Path>, at: SocketAddr, word: &'static str) -> SocketAddr {
     let listener = socket_in(netns, || {
         let listener = std::net::TcpListener::bind(at)?;
@@ -266,7 +269,7 @@ fn detaching_removes_the_interface_and_frees_the_address() {
         assert_eq!(links.find(interface).expect("list"), None);
         assert_eq!(attached().await.expect("list"), [b_id]);
         detach(&a).await.expect("once more");
-        // The same id starts at the same place, so it finds the freed address.
+        // The same id starts at the same address, so it finds the freed one.
         let again = attach(&host.netns("again"), &spec("a", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
         let inside = serve(Some(&b), SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), "b");
@@ -280,7 +283,8 @@ fn detaching_removes_the_interface_and_frees_the_address() {
 #[test]
 fn concurrent_pods_get_different_addresses() {
     on_a_host(async |host| {
-        // All with one id, so that all want the same address: ids are only unique within a state directory.
+        // All pods have the same id, so that all want the same address. Ids are only unique within a state
+        // directory.
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..12 {
             let netns = host.netns(&format!("n{n}"));
@@ -297,7 +301,7 @@ fn what_a_crash_leaves_is_reclaimed() {
     on_a_host(async |host| {
         let (vanished, first) = host.pod("vanished", NetworkMode::Private).await;
         let (_kept, _) = host.pod("kept", NetworkMode::Private).await;
-        // It was not detached, but nothing holds its namespace any more: the kernel removes the interface.
+        // It was not detached, but nothing uses its namespace any more, so the kernel removes the interface.
         unmount(&vanished, UnmountFlags::DETACH).expect("unmount");
         let kept = SandboxId("kept".to_owned());
         until("the interface goes with its namespace", async || {
@@ -307,7 +311,7 @@ fn what_a_crash_leaves_is_reclaimed() {
         let again =
             attach(&host.netns("again"), &spec("vanished", NetworkMode::Private)).await.expect("attach");
         assert_eq!(again.ips, first.ips);
-        // The namespace of a dead run still exists: found and removed by its id.
+        // The namespace of a dead run still exists. It is found by its id, and removed.
         detach(&kept).await.expect("detach");
         assert_eq!(attached().await.expect("list"), [SandboxId("vanished".to_owned())]);
     });
@@ -407,7 +411,7 @@ fn sockets_inside_come_fast() {
             times.push(began.elapsed());
         }
         times.sort();
-        // Tens of microseconds on an idle machine; the limit leaves room for a busy one.
+        // Tens of microseconds on an idle machine. The limit is higher for a busy one.
         assert!(times[25] < Duration::from_millis(5), "median {:?}", times[25]);
         println!("connect_tcp: median {:?}, slowest {:?}", times[25], times[49]);
     });

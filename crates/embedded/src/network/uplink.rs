@@ -1,8 +1,9 @@
 //! Network access for the pods of a run without root.
 //!
-//! Only root can add interfaces to the machine's network. So all pods of such a run are connected by a bridge
-//! in the run's own network namespace, instead of at the host, and pasta or slirp4netns forwards what leaves
-//! that namespace through ordinary sockets of the user. Without either, pods only reach each other.
+//! Only root can add interfaces to the machine's network. All pods of such a run are therefore connected by a
+//! bridge in the run's own network namespace, not by one at the host. pasta or slirp4netns forwards what
+//! leaves that namespace through ordinary sockets of the user. Without either program, pods only reach each
+//! other.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -22,20 +23,20 @@ use crate::sys;
 
 /// The outgoing interface.
 const INTERFACE: &str = "tap0";
-/// Both programs use the same addresses, which slirp4netns has by default.
+/// Both programs use the same addresses, which are the defaults of slirp4netns.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 100);
-/// DNS queries to this address are answered by the user's own name server.
+/// The user's own name server answers DNS queries to this address.
 const NAMESERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
-/// The path of the namespace for the programs: their standard input.
+/// The path of the namespace for the programs, which get it as their standard input.
 const NAMESPACE: &str = "/proc/self/fd/0";
-/// A program that has not created its interface after this time has failed.
+/// How long to wait for the program to create its interface.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
-/// How much of the end of the program's output is kept.
+/// How many bytes from the end of the program's output are kept.
 const WORDS_MAX: usize = 1024;
 
-/// A network namespace that connects pods, and its uplink, for as long as this exists.
+/// A network namespace that connects pods, and its uplink. Both exist as long as this value.
 #[derive(Debug)]
 pub(crate) struct Uplink {
     namespace: File,
@@ -46,15 +47,16 @@ pub(crate) struct Uplink {
 impl Drop for Uplink {
     fn drop(&mut self) {
         if let Some(watcher) = &self.watcher {
-            // Closes the socket; the process at its other end then ends with everything it has started.
+            // This closes the socket. The process at its other end then ends, with everything that it has
+            // started.
             watcher.abort();
         }
     }
 }
 
 impl Uplink {
-    /// Creates the namespace and starts a program that connects it. `guard` is the command of the process
-    /// that ends the program when this process ends, in any way. What is missing is reported once.
+    /// Creates the namespace and starts a program that connects it. `guard` is the command of a process that
+    /// ends the program when this process ends for any reason. What is missing is reported once.
     pub(crate) async fn open(guard: impl Fn() -> Command + Send + 'static) -> io::Result<Uplink> {
         let opened = tokio::task::spawn_blocking(move || {
             let namespace = make_namespace()?;
@@ -77,7 +79,7 @@ impl Uplink {
         Ok(uplink)
     }
 
-    /// The path of the namespace, which any process of this user namespace can open.
+    /// The path of the namespace. Any process of this user namespace can open it.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.namespace)
     }
@@ -92,7 +94,7 @@ fn path_of(namespace: &File) -> PathBuf {
     PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd()))
 }
 
-/// On a separate thread, which ends in it.
+/// Creates the namespace on a separate thread, which then ends.
 fn make_namespace() -> io::Result<File> {
     let made = std::thread::spawn(|| {
         sys::unshare(libc::CLONE_NEWNET)?;
@@ -111,7 +113,7 @@ enum NoUplink {
     Failed(Vec<(&'static str, io::Error)>),
 }
 
-/// Starts the first program that works. Returns its name and the socket that ends it when it is closed.
+/// Starts the first program that works. Returns its name, and the socket that ends it when it is closed.
 fn lead_out(namespace: &Path, guard: impl Fn() -> Command) -> Result<(&'static str, UnixStream), NoUplink> {
     let mut failed = Vec::new();
     for (name, arguments) in [("pasta", pasta()), ("slirp4netns", slirp4netns())] {
@@ -162,7 +164,7 @@ fn start(
 ) -> io::Result<UnixStream> {
     let (mut ours, theirs) = UnixStream::pair()?;
     guard.arg(namespace).arg(program).args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-    // It forks the process that stays, and ends.
+    // The guard forks the process that stays, and ends.
     let status = guard.status()?;
     drop(guard);
     if !status.success() {
@@ -190,7 +192,7 @@ fn start(
     }
 }
 
-/// Reports if the program ends early.
+/// Reports if the program ends too early.
 async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
     let mut kept = Vec::new();
     let mut chunk = [0; WORDS_MAX];
@@ -202,7 +204,7 @@ async fn watch(program: &'static str, mut words: tokio::net::UnixStream) {
     tracing::warn!("pods can now reach only each other: {program} exited ({})", last_words(&kept));
 }
 
-/// The last meaningful line. Lines about the system's log come with every line of pasta's.
+/// The last meaningful line. pasta adds a line about the system's log to each of its lines.
 fn last_words(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let mut lines =

@@ -1,5 +1,5 @@
-//! `config.json` of the OCI runtime specification: the same container as the embedded runtime creates, in
-//! OCI's format.
+//! Writes `config.json` of the OCI runtime specification. It describes the same container that the embedded
+//! runtime would create.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,14 @@ use crate::container::{dev, mounts};
 use crate::protocol::SandboxState;
 use outrigger_runtime::{ContainerSpec, Mount, Propagation, Resources};
 
-/// The version of the specification of the fields below. Runtimes refuse newer ones than they know.
+/// The version of the specification of the fields below. Runtimes refuse versions that are newer than they
+/// know.
 const OCI_VERSION: &str = "1.0.2";
 
 /// The location of a volume for the runtime.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
-    /// Mounts made in it propagate to the host.
+    /// Whether mounts that are made in it propagate to the host.
     pub(crate) is_shared: bool,
 }
 
@@ -108,7 +109,7 @@ impl Contents<'_> {
             set("seccomp", seccomp.clone());
         }
         if self.volumes.iter().zip(&spec.mounts).any(|(place, mount)| goes_both_ways(mount, place)) {
-            // Otherwise the runtime cuts off the host's mounts before it handles the volumes.
+            // Otherwise the runtime detaches the host's mounts before it handles the volumes.
             set("rootfsPropagation", json!("rshared"));
         }
         linux.into()
@@ -136,13 +137,13 @@ impl Contents<'_> {
     }
 }
 
-/// A process of the container: its first one, or one that joins it.
+/// A process of the container: its first one, or a command that is executed in it.
 pub(crate) fn process(profile: &Profile, user: &User, command: &[String], terminal: bool) -> Value {
     let mut env: Vec<String> = profile.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if !profile.env.iter().any(|(name, _)| name == "HOME") {
         env.push(format!("HOME={}", user.home));
     }
-    // It cannot give more than it has, and runtimes fail where they cannot.
+    // This process cannot give more capabilities than it has, and runtimes fail if they cannot set one.
     let own = rustix::thread::capabilities(None).map_or(0, |own| own.permitted.bits());
     let caps = names(CapSet(profile.caps.0 & own));
     let mut process = json!({
@@ -166,7 +167,7 @@ fn names(caps: CapSet) -> Vec<String> {
     held.filter_map(|(number, _)| CapSet::name(number)).map(|name| format!("CAP_{name}")).collect()
 }
 
-/// The limits of this process, for runtimes that change their own and pass those on.
+/// The limits of this process, for runtimes that change their own limits and would pass those on.
 fn rlimits() -> Vec<Value> {
     let kinds = [
         ("RLIMIT_AS", Resource::As),
@@ -194,7 +195,7 @@ fn rlimits() -> Vec<Value> {
     kinds.into_iter().map(limit).collect()
 }
 
-/// Whether mounts propagate both ways, and can: where the host's mounts are private, they do not.
+/// Whether mounts propagate in both directions. They do not if the host's mounts are private.
 fn goes_both_ways(volume: &Mount, place: &Place) -> bool {
     volume.propagation == Propagation::Bidirectional && place.is_shared
 }
@@ -219,7 +220,7 @@ fn limits(wanted: &Resources, cgroups: &Hierarchies) -> Map<String, Value> {
     if let Some(bytes) = wanted.memory_limit_bytes {
         let mut memory = json!({ "limit": bytes });
         if cgroups.counts_swap() {
-            // Memory and swap together: swapping must not get around the limit.
+            // This limits memory and swap together, so that swapping does not get around the limit.
             memory["swap"] = json!(bytes);
         }
         resources.insert("memory".to_owned(), memory);

@@ -1,4 +1,4 @@
-//! The runtime of each pod: `--oci-runtime`, and runtime classes from a small file.
+//! Selects the runtime of each pod: `--oci-runtime`, or its runtime class, which is defined in a small file.
 //!
 //! ```toml
 //! [classes.gvisor]
@@ -18,14 +18,14 @@ use outrigger_runtime::RuntimeError;
 /// The maximum size of the configuration file.
 const FILE_MAX: u64 = 1 << 20;
 
-/// The OCI runtimes a run may use.
+/// The OCI runtimes that a run may use.
 #[derive(Debug, Clone, Default)]
 pub struct OciRuntimes {
-    /// Runs pods without a class; `None`: the embedded runtime does.
+    /// The runtime of pods without a class. `None` means the embedded runtime.
     pub default: Option<OciRuntime>,
-    /// By the name of their class.
+    /// The settings of the classes by name.
     classes: BTreeMap<String, Class>,
-    /// The runtimes that were found.
+    /// The runtimes that were found, by class.
     found: BTreeMap<String, OciRuntime>,
 }
 
@@ -39,7 +39,7 @@ struct File {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Class {
-    /// Path of the runtime's program, or its name.
+    /// The path or the name of the runtime's program.
     path: String,
     /// Options that come before the runtime's command.
     #[serde(default)]
@@ -52,7 +52,8 @@ impl OciRuntimes {
         OciRuntimes { default: Some(runtime), ..Self::default() }
     }
 
-    /// Reads the file with the runtime of each class. A missing file has no classes, unless it `must_exist`.
+    /// Reads the file with the runtime of each class. If the file is missing, there are no classes, unless it
+    /// `must_exist`.
     ///
     /// # Errors
     /// The file cannot be read or is invalid.
@@ -80,7 +81,7 @@ impl OciRuntimes {
         self.classes.keys().map(String::as_str)
     }
 
-    /// The runtime of a pod: that of its class, else the default.
+    /// The runtime of a pod: the one of its class, or the default.
     ///
     /// # Errors
     /// There is no such class, or its runtime is not installed.
@@ -108,7 +109,7 @@ impl OciRuntimes {
         Ok(())
     }
 
-    /// Whether there is a class of this name.
+    /// Whether there is a class with this name.
     pub fn has_class(&self, name: &str) -> bool {
         self.classes.contains_key(name)
     }
@@ -125,7 +126,7 @@ impl OciRuntimes {
 
 fn read(path: &Path) -> io::Result<String> {
     use std::io::Read as _;
-    // Its programs are run as this user, so nobody else may write it.
+    // The programs in it are run as this user, so nobody else may be able to write it.
     let mut text = String::new();
     outrigger_runtime::trusted::open_file(path)?.take(FILE_MAX).read_to_string(&mut text)?;
     Ok(text)

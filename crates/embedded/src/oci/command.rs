@@ -1,4 +1,4 @@
-//! The command line of an OCI runtime: calls with a time limit, and errors with the runtime's own message.
+//! Calls of an OCI runtime's command line, with a time limit. Errors contain the runtime's own message.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,16 +14,16 @@ use crate::fault::Fault;
 use crate::oci_runtime::{OciRuntime, PLACES, wait};
 use crate::sys;
 
-/// A runtime that takes longer than this for one command hangs.
+/// A runtime that takes longer than this for one command counts as hanging.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The maximum size of a runtime's log that is read.
+/// The maximum number of bytes of a runtime's log that are read.
 const LOG_MAX: u64 = 256 * 1024;
 
-/// The longest message that is passed on.
+/// The maximum length of a message that is passed on.
 const MESSAGE_MAX: usize = 2000;
 
-/// One container of a runtime. `dir` is its bundle, which also has the runtime's own files.
+/// One container of a runtime. `dir` is its bundle, which also contains the runtime's own files.
 #[derive(Debug, Clone)]
 pub(crate) struct Calls {
     pub(crate) runtime: OciRuntime,
@@ -32,7 +32,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A command of the runtime to be run. `log` is the file for its messages.
+    /// Prepares a command of the runtime. `log` is the file for its messages.
     pub(crate) fn command(&self, verb: &str, log: &Path) -> Command {
         let mut command = Command::new(self.runtime.path());
         command
@@ -60,7 +60,7 @@ impl Calls {
         command
     }
 
-    /// Runs a command about this container to completion.
+    /// Runs a command about this container until it ends.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, verb: &str, args: &[S]) -> Result<(), Fault> {
         let log = self.dir.join(format!("{verb}-{}.log", std::process::id()));
         let mut command = self.command(verb, &log);
@@ -92,16 +92,16 @@ impl Calls {
         }
     }
 
-    /// The runtime's program cannot be run.
+    /// The fault for a runtime whose program cannot be run.
     pub(crate) fn cannot_run(&self, error: &io::Error) -> Fault {
         Fault::create(format!("cannot run {}: {}", self.runtime.path().display(), sys::errno_text(error)))
     }
 
-    /// A message of the runtime as a fault: a start error if it is about the program.
+    /// Turns a message of the runtime into a fault. It is a start error if it is about the program.
     fn fault(&self, message: &str) -> Fault {
         let text = plain(message);
         match is_about_the_program(text) {
-            // In the wording of the embedded runtime, which is that of execve.
+            // In the wording of the embedded runtime, which is the wording of execve.
             true => Fault::start(as_execve_says(text)),
             false => Fault::create(format!("{}: {text}", self.runtime.name())),
         }
@@ -121,7 +121,7 @@ fn last_error(log: &Path) -> Option<String> {
     Some(message).filter(|message| !message.is_empty())
 }
 
-/// A message without prefixes that only say that something failed.
+/// Removes prefixes that only say that something failed.
 fn plain(message: &str) -> &str {
     const SAYS_NOTHING: [&str; 6] = [
         "runc create failed: ",
@@ -138,7 +138,7 @@ fn plain(message: &str) -> &str {
     rest
 }
 
-/// A message about a program in the wording of the embedded runtime, which is that of execve.
+/// Converts a message about a program to the wording of the embedded runtime, which is the wording of execve.
 fn as_execve_says(text: &str) -> String {
     // runc: exec: "NAME": [stat NAME: ]WHY
     if let Some((name, why)) = text.strip_prefix("exec: \"").and_then(|rest| rest.split_once("\": ")) {
@@ -159,7 +159,8 @@ fn as_execve_says(text: &str) -> String {
     text.to_owned()
 }
 
-/// Whether the container is fine and its program is not: missing, not executable, no working directory.
+/// Whether the problem is the program, not the container: it is missing, is not executable, or has no working
+/// directory.
 fn is_about_the_program(message: &str) -> bool {
     const WORDS: [&str; 6] =
         ["exec: ", "exec ", "executable file", "open executable", "chdir to cwd", "chdir: "];

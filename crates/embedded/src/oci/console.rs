@@ -1,4 +1,4 @@
-//! The socket an OCI runtime sends the outer end of a container's terminal over.
+//! The socket over which an OCI runtime sends the outer end of a container's terminal.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,7 +25,7 @@ impl ConsoleSocket {
         let dir = layout::open_dir(dir)?;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Socket addresses are limited to 107 bytes, state directories are not.
+        // Socket addresses are limited to 107 bytes, but state directories are not.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))?;
         rustix::net::bind(&listener, &address)?;
         rustix::net::listen(&listener, 1)?;
@@ -36,7 +36,7 @@ impl ConsoleSocket {
         format!("console-{pid}")
     }
 
-    /// Removes the socket left by a process.
+    /// Removes the socket that a process has left.
     pub(crate) fn remove(dir: &Path, pid: i32) {
         let _ = std::fs::remove_file(dir.join(Self::name_for(pid)));
     }
@@ -46,7 +46,7 @@ impl ConsoleSocket {
         &self.name
     }
 
-    /// Waits for the terminal. `None`: the runtime ended, or took too long, without sending one.
+    /// Waits for the terminal. `None` if the runtime ended, or took too long, without sending one.
     pub(crate) fn receive(&self, runtime: &Child, patience: Duration) -> io::Result<Option<OwnedFd>> {
         let pid = rustix::process::Pid::from_child(runtime);
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;

@@ -1,4 +1,4 @@
-//! Checks whether a runtime can run containers here at all, before any pod is started.
+//! Checks whether a runtime can run containers here, before any pod is started.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -18,7 +18,7 @@ use crate::oci_runtime::OciRuntime;
 use crate::protocol::{ProcessRecord, SandboxState, ShimConfig};
 use outrigger_runtime::{ContainerId, ContainerSpec, Image, Resources, RuntimeError, SandboxId};
 
-/// The subject of a trial. While it does not change, its result is valid.
+/// What was tried. The result is valid until one of these changes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Stamp {
     runtime: OciRuntime,
@@ -39,8 +39,8 @@ impl Stamp {
     }
 }
 
-/// Lets the runtime create a container that is never started, unless it has done so before. Blocks. `shim` is
-/// the command that does it.
+/// Lets the runtime create a container that is never started, unless it has already done so. Blocks. `shim`
+/// is the command of the shim.
 pub(crate) fn try_runtime(
     shim: Command,
     runtime: &OciRuntime,
@@ -56,7 +56,7 @@ pub(crate) fn try_runtime(
     if layout::read_json::<Stamp>(&known).is_some_and(|before| before == stamp) {
         return Ok(());
     }
-    // Several may be tried at the same time, and ending one must not end another.
+    // Several trials may run at the same time, and ending one must not end another.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("try-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let dir = state_dir.join(format!(".{name}"));
@@ -67,7 +67,7 @@ pub(crate) fn try_runtime(
     match result.map_err(|error| refused(error.to_string()))? {
         Some(fault) => Err(refused(fault.text)),
         None => {
-            // If this fails, it is just tried again next time.
+            // If this fails, the trial is repeated the next time.
             let _ = fs::create_dir_all(known.parent().unwrap_or(state_dir))
                 .and_then(|()| layout::write_json(&known, &stamp));
             Ok(())
@@ -75,7 +75,7 @@ pub(crate) fn try_runtime(
     }
 }
 
-/// Removes what trials of killed processes have left.
+/// Removes what the trials of killed processes have left.
 fn remove_interrupted(state_dir: &Path, cgroups: &Hierarchies) {
     for entry in fs::read_dir(state_dir).into_iter().flatten().flatten() {
         let file = entry.file_name();
@@ -97,7 +97,7 @@ fn attempt(
 ) -> io::Result<Option<Fault>> {
     let layer = dir.join("layer");
     fs::create_dir_all(&layer)?;
-    // Never executed; runtimes only check that it exists.
+    // The program is never executed. Runtimes only check that it exists.
     fs::write(layer.join("program"), "")?;
     fs::set_permissions(layer.join("program"), fs::Permissions::from_mode(0o755))?;
     let container = dir.join("container");

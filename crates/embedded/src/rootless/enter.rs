@@ -1,4 +1,4 @@
-//! Becoming root of a user namespace.
+//! Makes an ordinary user's process root of a user namespace.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,17 +15,17 @@ use super::{NoRanges, Ranges, has_powers, map_arguments, ranges};
 use crate::sys::{self, errno_text};
 use outrigger_runtime::RuntimeError;
 
-/// The longest error message of newuidmap that is shown.
+/// The maximum length of newuidmap's error message that is shown.
 const COMPLAINT_MAX: u64 = 4096;
 
-/// Makes an ordinary user's process root of a new user namespace and executes the program again in it, with
-/// the same arguments: only returns if that is not needed, or not possible. Pid, terminal, standard streams
-/// and working directory stay. `note` is called with what will be missing.
+/// Makes an ordinary user's process root of a new user namespace, and executes the program again in it with
+/// the same arguments. Returns only if that is not needed or not possible. Pid, terminal, standard streams
+/// and working directory stay the same. `note` is called with what will be missing.
 ///
 /// Must be called before the process has a second thread.
 ///
 /// # Errors
-/// The machine does not permit this user a user namespace; the text says how to fix it.
+/// The machine does not permit this user to create a user namespace. The text says how to fix it.
 pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
     if has_powers() {
         return Ok(());
@@ -44,7 +44,8 @@ pub fn enter(note: impl FnOnce(&str)) -> Result<(), RuntimeError> {
     Err(RuntimeError::Config(format!("cannot execute this program again: {}", execute_again())))
 }
 
-/// Why a user namespace would be refused, determined by trying in a separate process. `None`: it would not.
+/// Why a user namespace would be refused, determined by trying in a separate process. `None` if it would not
+/// be refused.
 ///
 /// Must be called before the process has a second thread.
 pub fn why_not_rootless() -> Option<String> {
@@ -53,7 +54,7 @@ pub fn why_not_rootless() -> Option<String> {
     match cloned {
         sys::Cloned::Child => {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            // One id is enough to find out.
+            // One id is enough for the trial.
             let tried = move_in(uid, gid, Err(NoRanges::NoPrograms)).and_then(|_| {
                 let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
                 Ok(rustix::mount::mount_change("/", slave)?)
@@ -110,12 +111,12 @@ fn reason(error: &io::Error) -> String {
 enum OneId {
     #[error(transparent)]
     NoRanges(NoRanges),
-    /// What newuidmap or newgidmap says.
+    /// The message of newuidmap or newgidmap.
     #[error("the ranges in /etc/subuid and /etc/subgid cannot be mapped ({0})")]
     Refused(String),
 }
 
-/// Moves this process into a new user and mount namespace. Returns why it has only one id, if it does.
+/// Moves this process into a new user and mount namespace. If it has only one id there, returns why.
 fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, NoRanges>) -> io::Result<Option<OneId>> {
     let missing = match ranges {
         Ok(ranges) => map_ranges(uid, gid, &ranges)?.map(OneId::Refused),
@@ -127,7 +128,7 @@ fn move_in(uid: u32, gid: u32, ranges: Result<Ranges, NoRanges>) -> io::Result<O
     if missing.is_some() {
         map_own("uid_map", uid)?;
         if is_unmapped("gid_map") {
-            // The kernel requires this, so that nobody leaves a group that denies something.
+            // The kernel requires this. Otherwise a process could leave a group that denies it something.
             fs::write("/proc/self/setgroups", "deny")?;
         }
         map_own("gid_map", gid)?;
@@ -147,8 +148,8 @@ fn map_own(map: &str, id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves in, while a child that stayed outside maps the ranges with the set-user-id programs. Returns their
-/// error if they refuse.
+/// Moves in. A child that stays outside maps the ranges with the set-user-id programs. Returns their error if
+/// they refuse.
 fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>> {
     let (go, moved) = pipe_with(PipeFlags::CLOEXEC)?;
     let (result, report) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -157,7 +158,7 @@ fn map_ranges(uid: u32, gid: u32, ranges: &Ranges) -> io::Result<Option<String>>
         sys::Cloned::Child => {
             drop((moved, result));
             let mut byte = [0];
-            // The parent could not move and has closed the pipe.
+            // The parent could not move in and has closed the pipe.
             if fs::File::from(go).read_exact(&mut byte).is_ok() {
                 let mapped = newidmap(&ranges.programs.0, target, &map_arguments(uid, &ranges.uids))
                     .and_then(|()| newidmap(&ranges.programs.1, target, &map_arguments(gid, &ranges.gids)));
@@ -192,7 +193,7 @@ enum MapError {
         #[source]
         error: io::Error,
     },
-    /// Its own message, which begins with its name.
+    /// The program's own message, which begins with its name.
     #[error("{0}")]
     Refused(String),
     #[error("{}: {text}", program.display())]
@@ -217,14 +218,14 @@ fn newidmap(program: &Path, target: u32, arguments: &[String]) -> Result<(), Map
     })
 }
 
-/// Replaces this process with the same program. Returns only if that failed.
+/// Replaces this process with the same program. Returns only if that fails.
 fn execute_again() -> io::Error {
     let program = match own_program() {
         Ok(program) => program,
         Err(error) => return error,
     };
     let strings = |list: Vec<std::ffi::OsString>| -> Vec<CString> {
-        // They came from the kernel as C strings.
+        // These came from the kernel as C strings.
         list.into_iter().filter_map(|text| CString::new(text.into_vec()).ok()).collect()
     };
     let environment = std::env::vars_os()
@@ -240,7 +241,7 @@ fn execute_again() -> io::Error {
     }
 }
 
-/// The program's own file, by a path of this mount namespace: `/proc/self/exe` leads to a mount of the
+/// The path of the program's own file in this mount namespace. `/proc/self/exe` leads to a mount of the
 /// previous one.
 fn own_program() -> io::Result<PathBuf> {
     let exe = Path::new("/proc/self/exe");

@@ -1,5 +1,4 @@
-//! Processes and their namespaces: which processes belong to a container without a cgroup, and which
-//! namespaces to join.
+//! Finds the processes of a container without a cgroup by their mount namespace, and the namespaces to join.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,11 +6,12 @@ use std::path::Path;
 
 use outrigger_runtime::processes::Process;
 
-/// A container that keeps forking for this many rounds of killing has no limit that would stop it either.
+/// The maximum number of rounds of killing. A container that keeps forking for longer has no limit that would
+/// stop it either.
 const ROUNDS_MAX: usize = 64;
 
-/// A mount namespace. Kept open: the kernel reuses the number of a deleted one immediately, and it could be
-/// another container's.
+/// A mount namespace. It is kept open, because the kernel immediately reuses the number of a deleted one,
+/// possibly for another container.
 #[derive(Debug)]
 pub(crate) struct MountNamespace {
     number: u64,
@@ -25,7 +25,7 @@ impl MountNamespace {
         Some(MountNamespace { number: open.metadata().ok()?.ino(), _open: open })
     }
 
-    /// All processes in it.
+    /// All processes in the namespace.
     fn processes(&self) -> Vec<Process> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let is_in = |process: &Path| number(process) == Some(self.number);
@@ -39,7 +39,7 @@ impl MountNamespace {
         entries.flatten().filter_map(found).collect()
     }
 
-    /// Kills all processes in it. Never the caller's own.
+    /// Kills all processes in the namespace. Never kills in the caller's own namespace.
     pub(crate) fn kill(&self) {
         if number(Path::new("/proc/self")).is_none_or(|own| own == self.number) {
             return;
@@ -59,8 +59,8 @@ fn number(process: &Path) -> Option<u64> {
     Some(fs::metadata(process.join("ns/mnt")).ok()?.ino())
 }
 
-/// The namespaces a process has and the caller does not, as flags. Joining one that both are in already needs
-/// privileges, which nobody without root has for the host's.
+/// The namespaces that a process has and the caller does not have, as flags. Joining one that both are
+/// already in needs privileges. Nobody has these for the host's namespaces without root.
 pub(crate) fn namespaces_to_join(pid: i32) -> i32 {
     let kinds = [
         ("mnt", libc::CLONE_NEWNS),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
 
-    /// A process in a new mount namespace, which it reports when it is there.
+    /// A process in a new mount namespace. It reports when it is there.
     fn in_new_namespace() -> Child {
         use std::io::Read as _;
         let mut command = Command::new("unshare");
@@ -94,7 +94,7 @@ mod tests {
         child
     }
 
-    /// The kernel reuses the number of a deleted mount namespace: a new container that has it must not be
+    /// The kernel reuses the number of a deleted mount namespace. A new container that has it must not be
     /// killed instead of the one that ended.
     #[test]
     fn a_namespace_that_is_gone_is_never_another_one_as_root() {

@@ -1,9 +1,9 @@
-//! The default filter: a list of allowed calls, with the exceptions for capabilities that Docker and
-//! containerd make. The list is the last column of `syscalls.tsv`; this module has the rules that depend on
+//! The default filter: a list of allowed calls, with the same exceptions for capabilities as Docker and
+//! containerd. The list is the last column of `syscalls.tsv`. This module has the rules that depend on
 //! arguments.
 //!
-//! Other calls fail with EPERM; calls newer than the list fail with ENOSYS, so that a libc which tries them
-//! falls back to older ones.
+//! Other calls fail with EPERM. Calls that are newer than the list fail with ENOSYS, so that a libc that
+//! tries them falls back to older ones.
 
 use super::names::{Access, Arch, Numbers};
 use super::policy::{Action, Compare, Condition, Policy, Rule};
@@ -16,15 +16,15 @@ pub(super) const ARGUMENT_RULES: [&str; 6] =
 
 /// Flags of clone(2) that create namespaces.
 const NAMESPACE_FLAGS: u64 = 0x7e02_0000;
-/// Harmless execution domains: Linux, 32-bit, without randomisation, and querying.
+/// The harmless execution domains: Linux, 32-bit, without randomisation, and the query.
 const PERSONALITIES: [u64; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
-/// The kernel's cryptography: a large attack surface that programs do not need.
+/// The family of the kernel's cryptography. It has a large attack surface, and programs do not need it.
 const AF_ALG: u64 = 38;
-/// Sockets to the hypervisor.
+/// The family of sockets to the hypervisor.
 const AF_VSOCK: u64 = 40;
-/// `socketcall(SYS_SOCKET, ...)`.
+/// The number of `socketcall(SYS_SOCKET, ...)`.
 const SYS_SOCKET: u64 = 1;
-/// `socketcall(SYS_SOCKETPAIR, ...)`.
+/// The number of `socketcall(SYS_SOCKETPAIR, ...)`.
 const SYS_SOCKETPAIR: u64 = 8;
 
 const DENIED: Action = Action::Errno(libc::EPERM as u16);
@@ -44,8 +44,8 @@ fn for_arches(caps: CapSet, kernel: (u32, u32), arches: &[Arch]) -> Policy {
         let action = match access {
             Access::Allow => Action::Allow,
             Access::Any(words) if words.split(',').any(opens) => Action::Allow,
-            // Listed, although this is the default: so the call counts as known, and does not fail as
-            // missing.
+            // This is the default action. It is listed anyway, so that the call counts as known and does not
+            // fail as missing.
             Access::Any(_) => DENIED,
             Access::Never | Access::Rule => continue,
         };
@@ -55,7 +55,8 @@ fn for_arches(caps: CapSet, kernel: (u32, u32), arches: &[Arch]) -> Policy {
     Policy { default: DENIED, rules, arches: arches.to_vec() }
 }
 
-/// Where the kernel only uses the lower half of an argument, so do we: a high bit must not hide a value.
+/// Adds the rules that depend on arguments. If the kernel uses only the lower half of an argument, so do the
+/// rules, because a high bit must not hide a value.
 fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
     let mut add = |name: &str, condition: Option<Condition>, action| {
         rules.push(Rule { name: name.to_owned(), conditions: condition.into_iter().collect(), action });
@@ -69,22 +70,22 @@ fn add_argument_rules(rules: &mut Vec<Rule>, may_make_namespaces: bool) {
         let plain = Condition { argument: 0, compare: Compare::Masked(NAMESPACE_FLAGS), value: 0 };
         add("clone", Some(plain), Action::Allow);
         add("clone", None, DENIED);
-        // Its flags are in memory, where a filter cannot see them; with ENOSYS libc falls back to clone.
+        // Its flags are in memory, where a filter cannot see them. With ENOSYS, libc falls back to clone.
         add("clone3", None, Action::Errno(libc::ENOSYS as u16));
     }
     for value in PERSONALITIES {
         add("personality", low_half(value), Action::Allow);
     }
     add("personality", None, DENIED);
-    // A pair of these families is refused by the kernel itself, but only after it has loaded the family's module.
+    // The kernel itself refuses a pair of these families, but only after it has loaded the family's module.
     for call in ["socket", "socketpair"] {
         for family in [AF_ALG, AF_VSOCK] {
             add(call, low_half(family), DENIED);
         }
         add(call, None, Action::Allow);
     }
-    // 32-bit x86 has two ways to create a socket. The arguments of this one are in memory, so it is blocked;
-    // operations on existing sockets stay allowed.
+    // 32-bit x86 has two ways to create a socket. The arguments of this one are in memory, so it is blocked.
+    // Operations on existing sockets stay allowed.
     for operation in [SYS_SOCKET, SYS_SOCKETPAIR] {
         add("socketcall", low_half(operation), DENIED);
     }
@@ -103,7 +104,7 @@ mod tests {
         CapSet(names.iter().map(|name| CapSet::named(name).unwrap().0).fold(0, |all, one| all | one))
     }
 
-    /// What the filter does with a call by its name.
+    /// The action of the filter for a call by its name.
     fn verdict(caps: CapSet, kernel: (u32, u32), arch: Arch, name: &str, argument: u64) -> u32 {
         let native = if matches!(arch, Arch::Aarch64 | Arch::Arm) { Arch::Aarch64 } else { Arch::X86_64 };
         let program = for_arches(caps, kernel, native.with_subarches()).compile().unwrap();

@@ -1,8 +1,9 @@
-//! A filter as the `linux.seccomp` object of the OCI runtime specification, for runtimes that compile it themselves.
+//! Converts a filter to the `linux.seccomp` object of the OCI runtime specification, for runtimes that
+//! compile it themselves.
 //!
-//! Our rules are tried in order and the last rule of a call has no conditions. OCI's (libseccomp's) have no
-//! order, and a rule without conditions overrides those with some. So the case that all conditions of a call
-//! fail is expressed with conditions as well.
+//! Our rules are tried in order, and the last rule of a call has no conditions. OCI's (libseccomp's) rules
+//! have no order, and a rule without conditions overrides those with conditions. The case that all conditions
+//! of a call fail is therefore also expressed with conditions.
 
 use serde_json::{Value, json};
 
@@ -34,10 +35,11 @@ pub(super) fn oci_form(policy: &Policy) -> Value {
     form
 }
 
-/// 32-bit x86 makes sockets with this call too. libseccomp copies each rule of `socket` and `socketpair` to it
-/// without the rule's conditions, since the family is in memory there: `socket` allowed for some families is
-/// `socketcall` allowed for all, whatever rules with conditions say. One without conditions overrides the
-/// copies, so that a filter which does not allow all of this call refuses it as a whole.
+/// The rule for `socketcall`, with which 32-bit x86 also creates sockets. libseccomp copies each rule of
+/// `socket` and `socketpair` to it without the rule's conditions, because the family is in memory there. If
+/// `socket` is allowed for some families, `socketcall` is therefore allowed for all, whatever rules with
+/// conditions say. A rule without conditions overrides the copies. A filter that does not allow all of this
+/// call therefore refuses it as a whole.
 fn about_socketcall(policy: &Policy) -> Option<Rule> {
     let of_call = || policy.rules.iter().filter(|rule| rule.name == SOCKETCALL);
     let is_open = |action: &Action| matches!(action, Action::Allow | Action::Log);
@@ -45,7 +47,7 @@ fn about_socketcall(policy: &Policy) -> Option<Rule> {
         of_call().find(|rule| rule.conditions.is_empty()).map_or(policy.default, |rule| rule.action);
     let conditional = of_call().filter(|rule| !rule.conditions.is_empty()).map(|rule| rule.action);
     let refusal = conditional.chain([otherwise]).find(|action| !is_open(action));
-    // A rule with the default action is left out by runtimes.
+    // Runtimes leave out a rule with the default action.
     let action = match refusal {
         None => otherwise,
         Some(action) if action != policy.default => action,
@@ -57,7 +59,7 @@ fn about_socketcall(policy: &Policy) -> Option<Rule> {
     (action != policy.default).then(|| Rule { name: SOCKETCALL.to_owned(), conditions: Vec::new(), action })
 }
 
-/// The rules of one call, each valid independently of the others.
+/// The rules of one call. Each is valid independently of the others.
 fn about_one_call(policy: &Policy, name: &str) -> Vec<Rule> {
     let of_call = || policy.rules.iter().filter(|rule| rule.name == name);
     let conditional: Vec<&Rule> = of_call().filter(|rule| !rule.conditions.is_empty()).collect();
@@ -72,15 +74,15 @@ fn about_one_call(policy: &Policy, name: &str) -> Vec<Rule> {
     if otherwise != policy.default {
         match complement(&conditional) {
             Some(rest) => rules.extend(rest.into_iter().map(|condition| rule(vec![condition], otherwise))),
-            // It cannot be expressed with conditions: leave it to the runtime.
+            // This cannot be expressed with conditions, so it is left to the runtime.
             None => return of_call().cloned().collect(),
         }
     }
     rules
 }
 
-/// Conditions of which one holds exactly when no rule's does. Each must compare the same bits of the same
-/// argument.
+/// Conditions of which one holds exactly when none of the rules' conditions holds. All conditions must
+/// compare the same bits of the same argument.
 fn complement(rules: &[&Rule]) -> Option<Vec<Condition>> {
     let mut same = None;
     let mut values = Vec::new();
@@ -98,7 +100,8 @@ fn complement(rules: &[&Rule]) -> Option<Vec<Condition>> {
     }
     let (argument, mask) = same?;
     let mut rest = Vec::new();
-    // Bit by bit from the top: a half of the numbers that contains none of the values is covered as a whole.
+    // Goes bit by bit from the top. A half of the numbers that contains none of the values is covered as a
+    // whole.
     let mut halves = vec![(0_u64, 0_u64)];
     while let Some((seen, prefix)) = halves.pop() {
         if !values.iter().any(|value| value & seen == prefix) {
@@ -114,7 +117,7 @@ fn complement(rules: &[&Rule]) -> Option<Vec<Condition>> {
     Some(rest)
 }
 
-/// Calls with the same rule in one entry.
+/// Combines calls with the same rule into one entry.
 fn together(rules: Vec<Rule>) -> Vec<Value> {
     let mut entries: Vec<(Vec<Condition>, Action, Vec<String>)> = Vec::new();
     for rule in rules {

@@ -1,7 +1,7 @@
-//! System call filters: the default one, and those given as OCI or Docker profiles.
+//! System call filters: the default filter, and filters given as OCI or Docker profiles.
 //!
-//! A [`policy::Policy`] is compiled to classic BPF here, without a library: it needs one program for every
-//! architecture a process can make calls for, several actions, and no implicit `no_new_privs`.
+//! A [`policy::Policy`] is compiled to classic BPF here, without a library. It needs one program for every
+//! architecture that a process can make calls for, several actions, and no implicit `no_new_privs`.
 
 mod default;
 mod export;
@@ -18,13 +18,14 @@ use super::caps::{self, CapSet};
 use super::fault::Fault;
 use outrigger_runtime::{Identity, Seccomp};
 
-/// The default filter, for the capabilities of a container that asks for nothing special.
+/// The default filter, for the capabilities of a container without special settings.
 static PREPARED: OnceLock<(CapSet, Vec<libc::sock_filter>)> = OnceLock::new();
 
-/// Compiles the filter that most containers have. Processes that are forked from this one do not compile it again.
+/// Compiles the filter that most containers have. Processes that are forked from this one do not have to
+/// compile it again.
 pub(crate) fn prepare() {
     let identity = Identity::default();
-    // If it fails, the first container says so.
+    // If this fails, the first container reports the error.
     if let Ok(caps) = caps::wanted(&identity)
         && let Ok(Some(filter)) = compile(&identity, caps)
     {
@@ -32,7 +33,7 @@ pub(crate) fn prepare() {
     }
 }
 
-/// The filter for a container; `None` is unconfined.
+/// The filter for a container. `None` means unconfined.
 pub(crate) fn filter(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_filter>>, Fault> {
     let is_default = !identity.privileged && identity.seccomp == Seccomp::Default;
     match PREPARED.get() {
@@ -45,7 +46,7 @@ fn compile(identity: &Identity, caps: CapSet) -> Result<Option<Vec<libc::sock_fi
     policy(identity, caps)?.map(|policy| policy.compile()).transpose()
 }
 
-/// The same filter for an OCI runtime, which compiles it by itself.
+/// The same filter for an OCI runtime, which compiles it itself.
 pub(crate) fn oci_form(identity: &Identity, caps: CapSet) -> Result<Option<serde_json::Value>, Fault> {
     Ok(policy(identity, caps)?.map(|policy| export::oci_form(&policy)))
 }

@@ -1,6 +1,6 @@
 //! System calls: their names, numbers, and default access.
 
-/// An architecture a process of this machine can make system calls for.
+/// An architecture for which a process of this machine can make system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arch {
     X86_64,
@@ -20,7 +20,7 @@ impl Arch {
         Self::NATIVE.with_subarches()
     }
 
-    /// This architecture and those whose programs its kernels run as well.
+    /// This architecture, and those whose programs its kernels can also run.
     pub(super) fn with_subarches(self) -> &'static [Arch] {
         match self {
             Arch::X86_64 => &[Arch::X86_64, Arch::I386],
@@ -41,11 +41,11 @@ impl Arch {
     }
 }
 
-/// One line per call, sorted by name: the name, its number on each architecture in the order above (`-`: none), and what
-/// the default filter does with it (see [`Access`]).
+/// One line per call, sorted by name: the name, its number on each architecture in the order above (`-` if it
+/// has none), and its access in the default filter (see [`Access`]).
 const TABLE: &str = include_str!("syscalls.tsv");
 
-/// Private calls of 32-bit ARM start here, far above all others.
+/// The first number of the private calls of 32-bit ARM, far above all others.
 pub(super) const ARM_PRIVATE: u32 = 0xf_0000;
 
 /// What the default filter does with a call.
@@ -55,14 +55,15 @@ pub(super) enum Access {
     Allow,
     /// `never`: never permitted.
     Never,
-    /// `rule`: it depends on the arguments, see `default.rs`.
+    /// `rule`: depends on the arguments, see `default.rs`.
     Rule,
-    /// Comma-separated: permitted for a container with any of these capabilities. `kernel4.8` in place of a
-    /// capability means kernels since 4.8.
+    /// A comma-separated list: permitted for a container with any of these capabilities. `kernel4.8` instead
+    /// of a capability means kernels since 4.8.
     Any(&'static str),
 }
 
-/// Numbers of all system calls. Loaded for a compilation and dropped after it: a shim runs for a long time.
+/// The numbers of all system calls. They are loaded for a compilation and dropped after it, because a shim
+/// runs for a long time.
 pub(super) struct Numbers(Vec<(&'static str, &'static str)>);
 
 impl Numbers {
@@ -70,7 +71,7 @@ impl Numbers {
         Numbers(TABLE.lines().filter_map(|line| line.split_once('\t')).collect())
     }
 
-    /// Number of a system call; `None` where the architecture has none of this name.
+    /// The number of a system call. `None` if the architecture has no call of this name.
     pub(super) fn number(&self, arch: Arch, name: &str) -> Option<u32> {
         let at = self.0.binary_search_by_key(&name, |(known, _)| known).ok()?;
         self.0[at].1.split('\t').nth(arch as usize)?.parse().ok()
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(numbers.number(Arch::NATIVE, "no_such_call"), None);
     }
 
-    /// Numbers that never change, for the architectures this test does not run on as well.
+    /// Checks numbers that never change, also for the architectures that this test does not run on.
     #[test]
     fn numbers_of_all_architectures_are_the_kernels() {
         let numbers = Numbers::load();

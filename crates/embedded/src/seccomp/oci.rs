@@ -1,5 +1,5 @@
-//! Filters given as files: the `linux.seccomp` object of the OCI runtime specification, or a Docker profile, which adds
-//! `archMap` and rules that depend on capabilities, architecture and kernel.
+//! Reads filters from files: the `linux.seccomp` object of the OCI runtime specification, or a Docker
+//! profile. A Docker profile adds `archMap`, and rules that depend on capabilities, architecture and kernel.
 
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn parse(text: &str, caps: CapSet, kernel: (u32, u32)) -> Result<Policy, Profile
         let action = action(&entry.action, entry.errno_ret)?;
         let conditions: Vec<Condition> =
             entry.args.iter().flatten().map(condition).collect::<Result<_, ProfileError>>()?;
-        // Several tests of one argument cannot be meant to hold together: each becomes a separate rule.
+        // Several tests of one argument cannot hold together, so each becomes a separate rule.
         let repeats = (0..6).any(|index| conditions.iter().filter(|test| test.argument == index).count() > 1);
         for name in entry.names.iter().chain(&entry.name) {
             let mut add =
@@ -130,7 +130,7 @@ impl Profile {
 }
 
 impl Scope {
-    /// Whether the container is in the scope: all parts of an `includes` must match, or any part of an
+    /// Whether the scope applies to the container: all parts of an `includes` must match, or any part of an
     /// `excludes`.
     fn holds(&self, caps: CapSet, kernel: (u32, u32), all: bool) -> bool {
         let has = |name: &String| CapSet::named(name).is_some_and(|cap| caps.has(cap));

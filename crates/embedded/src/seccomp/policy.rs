@@ -41,20 +41,20 @@ pub(super) enum Compare {
     LessOrEqual,
     Greater,
     GreaterOrEqual,
-    /// Equal under this mask.
+    /// Equal after applying this mask.
     Masked(u64),
 }
 
 /// A test of one argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// Which argument, from 0 to 5.
+    /// The number of the argument, from 0 to 5.
     pub(super) argument: u8,
     pub(super) compare: Compare,
     pub(super) value: u64,
 }
 
-/// What happens to one call when all its conditions hold.
+/// What happens to a call if all these conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) name: String,
@@ -65,15 +65,16 @@ pub(super) struct Rule {
 /// A whole filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Policy {
-    /// For calls without a rule.
+    /// The action for calls without a rule.
     pub(super) default: Action,
-    /// Of the rules for one call those with conditions come first, in their order; the first match counts.
+    /// The rules of one call with conditions come first, in their order. The first rule that matches applies.
     pub(super) rules: Vec<Rule>,
-    /// Architectures the filter is for; calls for any other fail with ENOSYS, the x32 variant of x86_64 included.
+    /// The architectures of the filter. Calls for any other architecture fail with ENOSYS, including the x32
+    /// variant of x86_64.
     pub(super) arches: Vec<Arch>,
 }
 
-/// The kernel's limit.
+/// The kernel's limit on the length of a program.
 const PROGRAM_MAX: usize = 4096;
 
 // Offsets into `struct seccomp_data`.
@@ -89,11 +90,11 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
 
-/// Bit that marks calls of the x32 variant, which is not used and would bypass every rule.
+/// The bit that marks calls of the x32 variant, which is not used and would bypass every rule.
 const X32: u32 = 0x4000_0000;
 
 impl Policy {
-    /// The program.
+    /// Compiles the policy to a program.
     pub(super) fn compile(&self) -> Result<Vec<libc::sock_filter>, Fault> {
         let numbers = Numbers::load();
         let mut blocks: BTreeMap<&str, Vec<&Rule>> = BTreeMap::new();
@@ -105,7 +106,7 @@ impl Policy {
         let mut program = vec![statement(LOAD, ARCH)];
         for arch in &self.arches {
             let section = self.section(*arch, &numbers, &blocks);
-            // A section is longer than a conditional jump reaches.
+            // A section is longer than the reach of a conditional jump.
             program.push(jump(JUMP_EQUAL, arch.audit(), 1, 0));
             program.push(statement(JUMP, section.len() as u32));
             program.extend(section);
@@ -120,7 +121,7 @@ impl Policy {
         Ok(program)
     }
 
-    /// The part for one architecture: a binary search over ranges of numbers that share an outcome.
+    /// The part for one architecture: a binary search over ranges of numbers that have the same outcome.
     fn section(
         &self,
         arch: Arch,
@@ -128,7 +129,7 @@ impl Policy {
         blocks: &[(&str, Vec<libc::sock_filter>)],
     ) -> Vec<libc::sock_filter> {
         let missing = Action::Errno(libc::ENOSYS as u16);
-        // A name this architecture does not have cannot be called.
+        // A call that this architecture does not have cannot be made.
         let named = blocks.iter().filter_map(|(name, block)| Some((numbers.number(arch, name)?, block)));
         let names: BTreeMap<u32, &Vec<libc::sock_filter>> = named.collect();
         let mut outcomes = Vec::new();
@@ -150,9 +151,9 @@ impl Policy {
         program
     }
 
-    /// The action for calls from this number on without a rule. Where such calls are refused, those newer
-    /// than all listed ones fail as on a kernel that does not have them, so that programs fall back to older
-    /// ones.
+    /// The action for calls without a rule, from this number on. If such calls are refused, calls that are
+    /// newer than all listed ones fail as on a kernel that does not have them. Programs then fall back to
+    /// older calls.
     fn unnamed<B>(&self, number: u32, names: &BTreeMap<u32, B>) -> libc::sock_filter {
         let is_newest =
             !names.is_empty() && names.range(number..).next().is_none_or(|(next, _)| *next >= ARM_PRIVATE);
@@ -163,7 +164,7 @@ impl Policy {
         statement(RETURN, action.code())
     }
 
-    /// Everything about one call; always ends in a return.
+    /// The instructions for one call. They always end in a return.
     fn block(&self, rules: &[&Rule]) -> Vec<libc::sock_filter> {
         let mut block = Vec::new();
         for rule in rules.iter().filter(|rule| !rule.conditions.is_empty()) {
@@ -171,7 +172,7 @@ impl Policy {
             let mut rest = length;
             for condition in &rule.conditions {
                 rest -= condition.length();
-                // Past the remaining conditions and the return.
+                // Jumps over the remaining conditions and the return.
                 condition.emit(&mut block, (rest + 1) as u8);
             }
             block.push(statement(RETURN, rule.action.code()));
@@ -192,7 +193,7 @@ impl Condition {
         }
     }
 
-    /// Falls through when the condition holds, else jumps `fail` instructions past its own end.
+    /// Continues after the condition if it holds. Otherwise jumps `fail` instructions past its end.
     fn emit(&self, program: &mut Vec<libc::sock_filter>, fail: u8) {
         let low = ARGUMENTS + 8 * u32::from(self.argument);
         let (low, high) = if cfg!(target_endian = "little") { (low, low + 4) } else { (low + 4, low) };
@@ -219,7 +220,7 @@ impl Condition {
                 jump(JUMP_EQUAL, value_low & mask as u32, 0, fail),
             ]),
             Compare::Greater | Compare::GreaterOrEqual | Compare::Less | Compare::LessOrEqual => {
-                // "Less" is "not greater or equal", and so on: the jump targets are swapped.
+                // "Less" is "not greater or equal", and so on, so the jump targets are swapped.
                 let (test, holds, fails) = match self.compare {
                     Compare::Greater => (JUMP_GREATER, 0, fail),
                     Compare::GreaterOrEqual => (JUMP_GREATER_EQUAL, 0, fail),
@@ -238,7 +239,7 @@ impl Condition {
     }
 }
 
-/// Emits the search among outcomes, each for the numbers from its own to the next one's.
+/// Emits the search among outcomes. Each applies to the numbers from its own to the next outcome's.
 fn search(outcomes: &[(u32, Vec<libc::sock_filter>)], program: &mut Vec<libc::sock_filter>) {
     if let [(_, block)] = outcomes {
         program.extend(block);
@@ -361,7 +362,7 @@ pub(super) mod tests {
             (Compare::Masked(0x7e02_0000), 0, 0x1000_0000, false),
             (Compare::Masked(0xff_0000_0000), 0x1_0000_0000, big, true),
         ] {
-            // A second condition after it checks that both jumps land in the right place.
+            // A second condition after it checks that both jumps reach the right place.
             let conditions = [
                 Condition { argument: 2, compare, value },
                 Condition { argument: 0, compare: Compare::Equal, value: 9 },

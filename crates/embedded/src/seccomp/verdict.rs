@@ -8,14 +8,14 @@ const NATIVE: u32 = 0xc000_00b7;
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 
-/// Whether the filter permits this process a call with these first arguments, the others being zero.
+/// Whether the filter permits this process a call with these first arguments. The others are zero.
 pub(crate) fn allows(program: &[libc::sock_filter], number: i64, arguments: &[u64]) -> bool {
     let mut data = vec![number as u32, NATIVE, 0, 0];
     for index in 0..6 {
         let argument = arguments.get(index).copied().unwrap_or(0);
         data.extend([argument as u32, (argument >> 32) as u32]);
     }
-    // Jumps only go forward: the loop ends with the program.
+    // Jumps only go forward, so the loop ends with the program.
     let (mut a, mut at) = (0_u32, 0_usize);
     while let Some(insn) = program.get(at) {
         at += 1;

@@ -1,4 +1,4 @@
-//! Connections to the shim.
+//! The connections of clients to the shim.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::protocol::{ATTACH_DESCRIPTORS, Reply, Request, decode, encode};
 use crate::socket;
 
-/// An agent, or any other client of the socket.
+/// A client of the socket, usually an agent.
 pub(super) struct Client {
     /// Identifies the connection for the lifetime of the shim.
     pub(super) token: u64,
@@ -30,7 +30,7 @@ impl Client {
         self.open
     }
 
-    /// Sends a message. A client that does not read is disconnected: the container has priority.
+    /// Sends a message. Disconnects a client that does not read, because the container has priority.
     pub(super) fn send(&mut self, reply: &Reply) {
         let sent = encode(reply).and_then(|frame| {
             let mut rest = &frame[..];
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// Reads what has arrived.
+    /// Reads the bytes that have arrived.
     pub(super) fn receive(&mut self) {
         let mut chunk = [0; 8192];
         loop {
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// Whether a request that has arrived is to kill the container.
+    /// Whether one of the received requests is to kill the container.
     pub(super) fn wants_kill(&self) -> bool {
         let mut rest = self.received.clone();
         std::iter::from_fn(|| decode::<Request>(&mut rest).ok().flatten())

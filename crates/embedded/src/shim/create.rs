@@ -1,4 +1,4 @@
-//! Creates a container: everything between `Create` and `Created`.
+//! Creates a container: the steps between `Create` and `Created`.
 
 use std::fs;
 use std::io;
@@ -25,15 +25,15 @@ use crate::{caps, layout, rootless, seccomp, socket, sys};
 use outrigger_runtime::ContainerSpec;
 use outrigger_runtime::processes::Process;
 
-/// Longest message of a container's first process.
+/// The maximum length of a message of a container's first process.
 const MESSAGE_MAX: usize = 128 * 1024;
 
-/// The use of a container's terminal.
+/// How the container uses its terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Terminal {
-    /// Its output.
+    /// For output only.
     Screen,
-    /// Input as well.
+    /// For input and output.
     Both,
 }
 
@@ -60,23 +60,23 @@ pub(super) struct Container {
     pub(super) oom_score_adj: Option<i32>,
     /// The pod's user namespace.
     pub(super) userns: Option<UserNamespace>,
-    /// Whether the end of the first process is the end of the pid namespace.
+    /// Whether the end of the first process ends the pid namespace.
     pub(super) own_pids: bool,
-    /// Used to find its processes if it has no cgroup and no pid namespace of its own.
+    /// Used to find the container's processes if it has neither a cgroup nor its own pid namespace.
     pub(super) mounts: Option<MountNamespace>,
-    /// The first process; until it exists, the one that builds the container and will fork it.
+    /// The first process. Before it exists, this is the process that builds the container and will fork it.
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
-    /// Where the builder stores the pid of the first process.
+    /// The slot in which the builder stores the pid of the first process.
     pub(super) slot: PidSlot,
     /// The container's own /dev/null.
     pub(super) null: Option<OwnedFd>,
     pub(super) state: ContainerState,
     pub(super) log: Log,
     pub(super) streams: Vec<LogStream>,
-    /// The socket to the first process, until it has become the user's program.
+    /// The socket to the first process, until that has executed the user's program.
     pub(super) waiting: Option<OwnedFd>,
-    /// Keeps stdin open.
+    /// The descriptor that keeps stdin open.
     pub(super) stdin: Option<OwnedFd>,
     /// Its terminal, if it has one.
     pub(super) terminal: Option<Terminal>,
@@ -84,7 +84,7 @@ pub(super) struct Container {
     pub(super) oci: Option<OciContainer>,
 }
 
-/// Records that a container is being made.
+/// Records that a container is being created.
 pub(super) fn begun(config: &ShimConfig) -> Result<ContainerState, Fault> {
     let state = ContainerState {
         name: config.spec.name.clone(),
@@ -96,7 +96,7 @@ pub(super) fn begun(config: &ShimConfig) -> Result<ContainerState, Fault> {
     Ok(state)
 }
 
-/// The container's cgroup, and what could not be limited.
+/// The container's cgroup, with warnings about limits that could not be set.
 fn limits(config: &ShimConfig) -> cgroup::Prepared {
     let (spec, sandbox) = (&config.spec, &config.sandbox);
     cgroup::Prepared::new(
@@ -105,12 +105,13 @@ fn limits(config: &ShimConfig) -> cgroup::Prepared {
         &spec.id.0,
         &sandbox.resources,
         &spec.resources,
-        // In a user namespace it is only privileged over objects of that namespace, and devices are not.
+        // In a user namespace, a privileged container has privileges only over objects of that namespace.
+        // Devices are not among them.
         spec.identity.privileged && sandbox.user.is_none(),
     )
 }
 
-/// The pipes for the standard streams of the first process: its ends, and ours.
+/// The pipes for the standard streams of the first process: its ends and the shim's ends.
 struct Pipes {
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
@@ -222,7 +223,7 @@ impl Container {
     ) -> Result<(), Fault> {
         if let Some(adj) = self.oom_score_adj
             && let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", self.pid), adj.to_string())
-            // Without root it can only be raised.
+            // Without root, the value can only be raised.
             && !(error.kind() == std::io::ErrorKind::PermissionDenied && rootless::standing().is_rootless())
         {
             warn(format!("oom_score_adj {adj} is refused: {}", sys::errno_text(&error)));
@@ -264,8 +265,8 @@ impl Container {
         save(&self.dir, &self.state)
     }
 
-    /// Starts the user's program. Returns when it has been exec'd, or when a client wants it killed first: a process of
-    /// another container may have stopped it in a shared pid namespace.
+    /// Starts the user's program. Returns when it has been exec'd, or when a client wants it killed before
+    /// that. In a shared pid namespace, a process of another container may have stopped it.
     pub(super) fn start(&mut self, clients: &mut [Client]) -> Result<(), Fault> {
         if let Some(oci) = &mut self.oci {
             return oci.start();
@@ -290,7 +291,8 @@ impl Container {
         }
     }
 
-    /// The builder has ended, or will soon, and left the container's first process behind.
+    /// Switches from the builder to the container's first process, which the builder left behind. The builder
+    /// has ended or will end soon.
     fn follow(&mut self) -> Result<(), Fault> {
         let ended = || Fault::start("the container's first process exited before it could run the program");
         let first = self.slot.get().ok_or_else(ended)?;
@@ -298,7 +300,7 @@ impl Container {
             return Ok(());
         }
         let name = rustix::process::Pid::from_raw(first).ok_or_else(ended)?;
-        // A child that has not been reaped: its pid is still its own.
+        // The child has not been reaped, so its pid is still its own.
         let pidfd = rustix::process::pidfd_open(name, rustix::process::PidfdFlags::empty())
             .creating(|| "cannot watch the container's first process")?;
         sys::reap(self.pid, true);
@@ -314,7 +316,7 @@ impl Container {
 
     fn tell(&self, word: u8) {
         if let Some(socket) = &self.waiting {
-            // If the process is gone, that is noticed when receiving.
+            // If the process has ended, the next receive notices it.
             let _ = socket::send(socket.as_fd(), &[word], &[]);
         }
     }
@@ -326,8 +328,8 @@ impl Container {
         let is_reset = |error: &std::io::Error| error.raw_os_error() == Some(libc::ECONNRESET);
         let mut received = socket::receive(socket.as_fd(), &mut message, fds);
         if received.as_ref().is_err_and(is_reset) {
-            // It ended without reading our last message, which the kernel reports once, before its own last
-            // message.
+            // The process ended without reading our last message. The kernel reports that once, before the
+            // process's own last message.
             received = socket::receive(socket.as_fd(), &mut message, fds);
         }
         match received {
@@ -340,11 +342,11 @@ impl Container {
 
     /// Writes `state.json`.
     pub(super) fn save(&self) {
-        // Not a reason to end the container: the agent is told over the socket too.
+        // A failure is not a reason to end the container, because the agent is also told over the socket.
         let _ = self.try_save();
     }
 
-    /// The same, with the error if it fails.
+    /// Writes `state.json`, or returns the error.
     pub(super) fn try_save(&self) -> std::io::Result<()> {
         layout::write_json(&self.dir.join("state.json"), &self.state)
     }
@@ -366,7 +368,7 @@ impl Container {
         self.kill_rest();
     }
 
-    /// Kills processes that do not end with the first one.
+    /// Kills the processes that do not end with the first one.
     pub(super) fn kill_rest(&self) {
         if self.own_pids {
             return;
@@ -399,9 +401,11 @@ impl Container {
     }
 }
 
-/// Waits until the first process has answered. Fails if a client wants it killed before that, or none is left.
+/// Waits until the first process has answered. Fails if a client wants it killed before that, or if no client
+/// is left.
 fn wait_for_answer(process: BorrowedFd<'_>, clients: &mut [Client]) -> io::Result<()> {
-    // Usually it is a matter of a millisecond, and then the program has run, and was killed.
+    // The answer usually takes about a millisecond, so wait for it first. A client that wants the program
+    // killed in that time then gets a program that has run and was killed.
     let soon = Timespec { tv_sec: 1, tv_nsec: 0 };
     if matches!(poll(&mut [PollFd::from_borrowed_fd(process, PollFlags::IN)], Some(&soon)), Ok(1..)) {
         return Ok(());
@@ -424,12 +428,13 @@ fn wait_for_answer(process: BorrowedFd<'_>, clients: &mut [Client]) -> io::Resul
     }
 }
 
-/// The common settings of all processes of the container. With `nodev`, nothing else limits its devices.
+/// The settings that all processes of the container share. `nodev` means that nothing else limits its
+/// devices.
 fn profile(config: &ShimConfig, nodev: bool) -> Result<Profile, Fault> {
     let spec = &config.spec;
     let mut caps = caps::wanted(&spec.identity)?;
-    // Also in a user namespace, where no node can be created: those of the image could be opened by a process
-    // that can undo `nodev`.
+    // This also applies in a user namespace, where no node can be created. A process that can undo `nodev`
+    // could open nodes of the image.
     if nodev {
         caps = caps::without_devices(&spec.identity, caps)?;
     }

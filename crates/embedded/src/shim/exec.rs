@@ -1,4 +1,4 @@
-//! Commands in a container: probes, hooks, and `exec`.
+//! Runs commands in a container: probes, hooks, and `exec`.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -28,13 +28,13 @@ pub(super) struct Exec {
     pub(super) client: u64,
     /// Its number on that connection.
     pub(super) id: u64,
-    /// The process that joins the container and forks the command there. With an OCI runtime, the one that
-    /// runs it and then is the command's parent.
+    /// The process that joins the container and forks the command there. With an OCI runtime, it is the
+    /// process that runs the runtime and is then the command's parent.
     joining: Process,
-    /// Where it stores the command's pid.
+    /// The slot in which it stores the command's pid.
     slot: PidSlot,
     cancelled: bool,
-    /// The exec error, if there was one.
+    /// The pipe with the exec error, if there was one.
     failure: OwnedFd,
 }
 
@@ -69,7 +69,7 @@ impl Exec {
         }
     }
 
-    /// Whether the end of the process `pid` is the end of this command.
+    /// Whether the command has ended when the process `pid` has ended.
     pub(super) fn ends_with(&self, pid: i32) -> bool {
         match self.slot.get() {
             Some(command) => command == pid,
@@ -79,21 +79,21 @@ impl Exec {
 
     /// Handles the end of a process that was not the command itself.
     pub(super) fn saw_end_of(&self, pid: i32) {
-        // If it was killed early, it may have forked the command just before.
+        // If the process was killed early, it may have forked the command just before.
         if pid == self.joining.pid() && self.cancelled {
             self.kill_command();
         }
     }
 
-    /// The pid of the process that was forked for it.
+    /// The pid of the process that was forked for the command.
     pub(super) fn forked(&self) -> i32 {
         self.joining.pid()
     }
 
-    /// The result, once its process was reaped.
+    /// The result, after the command's process was reaped.
     pub(super) fn finish(self, code: i32) -> Result<i32, Fault> {
         let mut message = Vec::new();
-        // The pipe does not block; an empty one means that the exec succeeded.
+        // The pipe does not block. If it is empty, the exec succeeded.
         let _ = fs::File::from(self.failure).read_to_end(&mut message);
         match serde_json::from_slice::<Fault>(&message) {
             Ok(fault) => Err(fault),
@@ -108,7 +108,8 @@ impl Exec {
         self.kill_command();
     }
 
-    /// A child of the shim until it is reaped, and then this value is gone.
+    /// Kills the command. It is a child of the shim until it is reaped, and this value does not exist after
+    /// that.
     fn kill_command(&self) {
         if let Some(command) = self.slot.get().and_then(Process::child) {
             kill_tree(&command);
@@ -148,8 +149,8 @@ impl Joining<'_> {
         launch.run(report)
     }
 
-    /// Joins everything. Only children of this process are in the pid namespace: no process in the container
-    /// sees it while it has anything of the host's.
+    /// Joins all namespaces. Only children of this process are in the pid namespace, so no process in the
+    /// container sees this process while it holds anything of the host.
     fn join(&self) -> Result<(), Fault> {
         let container = self.container;
         let what = || "cannot join the container";
@@ -161,7 +162,8 @@ impl Joining<'_> {
         if let Some(adj) = container.oom_score_adj {
             let _ = fs::write("/proc/self/oom_score_adj", adj.to_string());
         }
-        // A separate descriptor: the flags of a shared one would be shared with other commands.
+        // This is a separate descriptor, because the flags of a shared one would be shared with other
+        // commands.
         let null = container.null.as_ref().ok_or(Errno::BADF).creating(what)?;
         let null = reopen(null.as_fd(), OFlags::RDWR).creating(what)?;
         self.give_streams().creating(what)?;
@@ -171,17 +173,17 @@ impl Joining<'_> {
         sys::setns(container.pidfd.as_fd(), namespaces).creating(what)?;
         if container.userns.is_some() {
             sys::become_root().creating(what)?;
-            // That has undone both.
+            // Joining has undone both settings.
             sys::prctl(libc::PR_SET_DUMPABLE, 0).creating(what)?;
             sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(what)?;
         }
         self.connect(&null).creating(what)?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        // Last: it gives up the power over everything else.
+        // This comes last, because it gives up the power over everything else.
         one_id.map_or(Ok(()), |one_id| one_id.join(container.pidfd.as_fd()))
     }
 
-    /// Pipes belong to the user, so that /dev/stdout can be opened by name.
+    /// Gives the pipes to the user, so that /dev/stdout can be opened by name.
     fn give_streams(&self) -> io::Result<()> {
         if matches!(self.streams, Streams::Terminal(_)) {
             return Ok(());

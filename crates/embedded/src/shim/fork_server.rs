@@ -1,11 +1,13 @@
-//! The fork server: the process that shims are forked from.
+//! The fork server: the process from which shims are forked.
 //!
-//! Executing the program for every container takes longer than anything else a shim does: the binary is large, and has
-//! to be linked and relocated each time. So it is executed once for all containers of an agent, and copied. A shim
-//! is the same process either way: what it inherits is set again or closed in [`become_shim`].
+//! Executing the program for every container would take longer than anything else that a shim does. The
+//! binary is large, and must be linked and relocated each time. It is therefore executed once for all
+//! containers of an agent, and then forked. A forked shim is like an executed one: [`become_shim`] resets or
+//! closes what it inherits.
 //!
-//! The agent sends the id of a container with the control socket of its shim, and gets the shim's pid with a handle of
-//! its process, or an error number instead. The fork server ends with the agent; its shims do not.
+//! The agent sends the id of a container, together with the control socket of its shim. It gets the shim's
+//! pid with a handle of its process, or an error number. The fork server ends with the agent; its shims do
+//! not.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,19 +19,22 @@ use crate::{seccomp, socket, sys};
 /// The length of an answer: a pid, or a negative error number.
 pub(crate) const ANSWER: usize = 4;
 
-/// The longest id of a container.
+/// The maximum length of the id of a container.
 pub(crate) const ID_MAX: usize = 64;
 
-/// The fork server's last argument: room for the id of a container in the arguments of its shim.
+/// The last argument of the fork server. It reserves space for the id of a container in the arguments of its
+/// shim.
 pub(crate) fn room_for_id() -> String {
     "-".repeat(ID_MAX)
 }
 
-/// Forks shims until the agent goes away. Returns in the fork server then, and in each shim after its container's end.
+/// Forks shims until the agent goes away. Returns in the fork server after that, and in each shim after its
+/// container's end.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
-    // Shims are reaped by the kernel: their agent has a handle.
+    // The kernel reaps the shims, because their agent has a handle.
     sys::ignore_signal(libc::SIGCHLD);
-    // Also if it is stopped and cannot notice the end of its agent. Shims do not inherit this.
+    // This also works if the fork server is stopped and cannot notice the end of its agent. Shims do not
+    // inherit this setting.
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64)?;
     seccomp::prepare();
     let room: usize = args.iter().map(|arg| arg.len() + 1).sum();
@@ -56,16 +61,17 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
 
 fn answer(control: &OwnedFd, number: i32, handle: Option<OwnedFd>) {
     let handle: Vec<_> = handle.iter().map(AsFd::as_fd).collect();
-    // If the agent is gone, that is noticed when receiving.
+    // If the agent has ended, the next receive notices it.
     let _ = socket::send(control.as_fd(), &number.to_ne_bytes(), &handle);
 }
 
-/// What [`super::take_control`] does for one process only. Whoever lists processes sees whose shim it is.
+/// Does for a forked shim what [`super::take_control`] does for an executed one. A list of processes shows
+/// the container of each shim.
 fn become_shim(id: &[u8], room: usize) -> io::Result<()> {
     sys::default_signal(libc::SIGCHLD);
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    // Not worth failing for.
+    // This is not worth failing for.
     let _ = sys::replace_last_arguments(room, &[b"container\0", id].concat());
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The process that stops a run's pods in order when the run is killed.
 //!
-//! `shim guard PID TICKS STATE-DIR ARGUMENTS` waits until the process with that pid and start time has ended,
-//! and then does what the next run would do: it stops and removes the pods in the state directory that have
-//! no owner. There are none if the run ended normally.
+//! `shim guard PID TICKS STATE-DIR ARGUMENTS` waits until the process with that pid and start time has ended.
+//! Then it does what the next run would do: it stops and removes the pods in the state directory that have no
+//! owner. There are none if the run ended normally.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -17,8 +17,8 @@ use crate::protocol::{ProcessRecord, SandboxState};
 use crate::{EmbeddedConfig, EmbeddedRuntime, hurry, layout};
 use outrigger_runtime::Owner;
 
-/// Runs with the owner's pid and start time, the state directory, and the arguments that make this binary a
-/// shim.
+/// Runs the guard. The arguments are the owner's pid and start time, the state directory, and the arguments
+/// that make this binary a shim.
 pub(super) fn run(args: &[OsString]) -> io::Result<()> {
     let [pid, start_ticks, state_dir, arguments @ ..] = args else {
         return Err(io::Error::other("the process to watch is missing"));
@@ -45,7 +45,7 @@ pub(super) fn run(args: &[OsString]) -> io::Result<()> {
     })
 }
 
-/// A run that was killed, and whose pods are being stopped.
+/// A run that was killed and whose pods are being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KilledRun {
     /// The pid of its process.
@@ -73,18 +73,19 @@ impl std::fmt::Display for KilledPod {
 }
 
 impl KilledPod {
-    /// Whether it is gone.
+    /// Whether the pod is removed.
     pub fn is_gone(&self) -> bool {
         !self.dir.join("sandbox.json").exists()
     }
 
-    /// Shortens its grace period: what is left of it counts from now. A longer one changes nothing; zero kills.
+    /// Shortens the pod's grace period. The new one counts from now. A longer one has no effect, and zero
+    /// kills.
     ///
     /// # Errors
     /// The pod's directory cannot be written.
     pub fn hurry(&self, grace: Duration) -> io::Result<()> {
         match hurry::request_shorter_grace(&self.dir, grace) {
-            // It is being removed.
+            // The pod is being removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }
@@ -120,13 +121,13 @@ pub fn killed_runs() -> Vec<KilledRun> {
     runs
 }
 
-/// Whether a process belongs to this user and this pid namespace: one in a container may imitate the
-/// arguments of a guard, and name its own directory in them.
+/// Whether a process belongs to this user and this pid namespace. A process in a container may imitate the
+/// arguments of a guard, with its own directory in them.
 fn is_own(process: &Path) -> bool {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     let uid = field("Uid:").split_whitespace().next().and_then(|uid| uid.parse().ok());
-    // It has a pid in each of our child namespaces that it is in.
+    // A process has a pid in each pid namespace below ours that it is in.
     let numbers = field("NSpid:").split_whitespace().count();
     uid == Some(rustix::process::getuid().as_raw()) && numbers == 1
 }
@@ -143,7 +144,8 @@ fn pods_of(owner: ProcessRecord, pods: &Path) -> Vec<KilledPod> {
     .collect()
 }
 
-/// Its locks are free by then: the kernel closes a process's files before it reports the end.
+/// Waits for the end of the owner. Its locks are free by then, because the kernel closes a process's files
+/// before it reports the end.
 fn wait_for_the_end(owner: ProcessRecord) -> io::Result<()> {
     let Some(pid) = Pid::from_raw(owner.pid) else { return Err(io::ErrorKind::InvalidInput.into()) };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };

@@ -13,10 +13,10 @@ use crate::fault::{Context, Fault};
 use crate::sys;
 use outrigger_runtime::{LogLimits, lines};
 
-/// A longer line is written in parts, all but the last marked `P`.
+/// The maximum length of a line. A longer line is written in parts. All parts but the last are marked `P`.
 const LINE_MAX: usize = 16 * 1024;
 
-/// One of the container's output streams to the log.
+/// Copies one of the container's output streams to the log.
 pub(super) struct LogStream {
     fd: OwnedFd,
     name: &'static str,
@@ -39,7 +39,7 @@ impl LogStream {
         self.open
     }
 
-    /// Moves one piece to the log. Returns whether there may be more.
+    /// Moves one chunk to the log. Returns whether there may be more.
     pub(super) fn pump(&mut self, log: &mut Log) -> bool {
         let mut chunk = [0; LINE_MAX];
         match rustix::io::read(&self.fd, &mut chunk) {
@@ -50,7 +50,7 @@ impl LogStream {
             }
             Err(Errno::AGAIN) => return false,
             Err(Errno::INTR) => {}
-            // A terminal whose last user is gone returns an error.
+            // A terminal returns an error when its last user is gone.
             Err(_) => self.open = false,
         }
         self.open
@@ -81,9 +81,10 @@ impl LogStream {
         log.flush();
     }
 
-    /// Takes what is available without waiting for more, and ends the current line.
+    /// Reads what is available without waiting for more, and ends the current line.
     pub(super) fn finish(&mut self, log: &mut Log) {
-        // Bounded: a process that escaped the container and keeps writing must not delay the exit.
+        // The number of reads is limited. A process that escaped the container and keeps writing must not
+        // delay the exit.
         for _ in 0..256 {
             if !self.pump(log) {
                 break;
@@ -97,21 +98,21 @@ impl LogStream {
     }
 }
 
-/// The log: the current file, and older ones that became too large.
+/// The log: the current file, and older files that became too large.
 pub(super) struct Log {
     path: PathBuf,
     file: File,
-    /// Bytes in the file.
+    /// The number of bytes in the file.
     size: u64,
     limits: LogLimits,
-    /// The number the file gets when the next one is started.
+    /// The number that the file gets when the next one is started.
     number: u64,
     pending: Vec<u8>,
-    /// Lines are being lost.
+    /// Whether lines are being lost.
     losing: bool,
-    /// The file ends in the middle of a line, whose rest is pending.
+    /// Whether the file ends in the middle of a line whose rest is pending.
     begun: bool,
-    /// The error, until it was reported.
+    /// The error, until it is reported.
     pub(super) trouble: Option<String>,
 }
 
@@ -145,12 +146,12 @@ impl Log {
         }
     }
 
-    /// A log that cannot be written (disk full) must not stop the container; its output is lost in the
-    /// meantime, in whole lines.
+    /// Writes the pending lines. If the log cannot be written because the disk is full, the container must
+    /// not stop. Its output is lost in the meantime, in whole lines.
     fn flush(&mut self) {
         let length = self.pending.len() as u64;
         let is_full = self.size > 0 && self.size + length > self.limits.max_bytes;
-        // The end of a line belongs in the file of its beginning.
+        // The end of a line belongs in the same file as its beginning.
         if is_full
             && !self.begun
             && let Err(error) = self.rotate()
@@ -180,8 +181,8 @@ impl Log {
         }
     }
 
-    /// Renames the file to its number and starts a new one; the oldest surplus file is deleted. Readers rely
-    /// on the order.
+    /// Renames the file to its number, and starts a new one. Deletes the oldest file if there are too many.
+    /// Readers rely on this order.
     fn rotate(&mut self) -> io::Result<()> {
         let full = numbered(&self.path, self.number);
         fs::rename(&self.path, &full)?;
@@ -209,21 +210,21 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o640).open(path)
 }
 
-/// `PATH.NUMBER`.
+/// The path `PATH.NUMBER`.
 fn numbered(path: &Path, number: u64) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{number}"));
     name.into()
 }
 
-/// RFC 3339 with nanoseconds, UTC.
+/// A time in RFC 3339 format with nanoseconds, in UTC.
 struct Timestamp(u64);
 
 impl std::fmt::Display for Timestamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (seconds, nanos) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
         let (days, rest) = (seconds / 86_400, seconds % 86_400);
-        // Days since 1970 to the civil date, in eras of 400 years that begin in March.
+        // Converts days since 1970 to a date, with eras of 400 years that begin in March.
         let shifted = days + 719_468;
         let era_day = shifted % 146_097;
         let era_year = (era_day - era_day / 1460 + era_day / 36_524 - era_day / 146_096) / 365;

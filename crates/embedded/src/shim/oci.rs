@@ -1,9 +1,9 @@
 //! The shim of a container that an OCI runtime creates.
 //!
-//! The shim has its own mount namespace, in which the root file system and the volumes are mounted below
+//! The shim has its own mount namespace. The root file system and the volumes are mounted there below
 //! `bundle` in the container's directory, next to the runtime's own files. The runtime's `create` leaves the
-//! container's first process to the shim, which is the nearest subreaper; for processes that `exec` leaves,
-//! the subreaper is the process forked for each of them.
+//! container's first process to the shim, which is the nearest subreaper. For processes that `exec` leaves,
+//! the subreaper is the process that is forked for each of them.
 
 use std::fs;
 use std::io;
@@ -37,13 +37,13 @@ use crate::{layout, seccomp, socket, sys};
 /// The subdirectory of the bundle in a container's directory.
 const BUNDLE: &str = "bundle";
 
-/// What the shim needs to call the runtime later.
+/// What the shim needs for later calls of the runtime.
 pub(super) struct OciContainer {
     calls: Calls,
     started: bool,
 }
 
-/// The standard streams of the container's first process: its ends, and ours.
+/// The standard streams of the container's first process: its ends and the shim's ends.
 struct Stdio3 {
     theirs: [OwnedFd; 3],
     stdout: OwnedFd,
@@ -119,7 +119,7 @@ pub(super) fn create(
     Ok(container)
 }
 
-/// Makes the bundle the runtime is given. Returns the user of the container.
+/// Creates the bundle for the runtime. Returns the user of the container.
 fn make_bundle(
     config: &ShimConfig,
     runtime: &OciRuntime,
@@ -157,15 +157,15 @@ fn profile(config: &ShimConfig) -> Result<Profile, Fault> {
         caps: caps::wanted(&spec.identity)?,
         no_new_privileges: spec.identity.no_new_privileges,
         apparmor: apparmor::profile(&spec.identity)?,
-        // The runtime compiles it.
+        // The runtime compiles the filter itself.
         filter: None,
         env: environment(spec, &config.sandbox.hostname),
         cwd: working_dir.map_or_else(|| "/".to_owned(), Clone::clone),
     })
 }
 
-/// Moves the shim to its own mount namespace and mounts the parts of the bundle there. Returns where the
-/// volumes are, in their order.
+/// Moves the shim to its own mount namespace and mounts the parts of the bundle there. Returns the paths of
+/// the volumes, in their order.
 fn mount_bundle(
     config: &ShimConfig,
     runtime: &OciRuntime,
@@ -174,7 +174,7 @@ fn mount_bundle(
 ) -> Result<Vec<Place>, Fault> {
     let spec = &config.spec;
     spec.mounts.iter().try_for_each(check_target)?;
-    // While the sources still have the host's propagation.
+    // The sources must still have the host's propagation.
     let volumes = mounts::open_volumes(&spec.mounts, false, None)?;
     let what = || format!("cannot mount {}", dir.display());
     sys::unshare(libc::CLONE_NEWNS).creating(|| "cannot make a mount namespace")?;
@@ -188,7 +188,7 @@ fn mount_bundle(
             .creating(|| format!("cannot hide {} from {}", unified.display(), runtime.name()))?;
     }
     let rootfs = rootfs::make_rootfs(&config.dir, &config.layer_dir(), &spec.image.layers, None, warn)?;
-    // It covers the container's directory, which contains the bundle.
+    // The mount covers the container's directory, which contains the bundle.
     layout::unmount_all(&config.dir);
     fs::create_dir_all(dir).creating(what)?;
     mount("bundle", dir, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=700,size=16m")
@@ -232,7 +232,7 @@ fn is_shared(path: &Path) -> io::Result<bool> {
     Err(io::Error::other(format!("{} is not in the list of mounts", path.display())))
 }
 
-/// Refuses what the embedded runtime refuses; not every OCI runtime does.
+/// Refuses the same targets as the embedded runtime, because not every OCI runtime does.
 fn check_target(mount: &outrigger_runtime::Mount) -> Result<(), Fault> {
     let what = format!("cannot mount {} at {}", mount.source.display(), mount.target.display());
     match relative(&mount.target) {
@@ -256,14 +256,14 @@ impl Stdio3 {
                 let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
                 (read, Some(write))
             }
-            // Runtimes open the container's own instead.
+            // Runtimes open the container's own /dev/null instead.
             false => (rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?, None),
         };
         Ok(Stdio3 { theirs: [their_stdin, their_stdout, their_stderr], stdout, stderr, keep_stdin })
     }
 }
 
-/// The container's first process, its output, and what keeps its input open.
+/// The container's first process, its output, and the descriptor that keeps its input open.
 type Made = (i32, Vec<LogStream>, Option<OwnedFd>);
 
 impl OciContainer {
@@ -283,7 +283,7 @@ impl OciContainer {
             None => _ = command.stdin(stdin).stdout(stdout).stderr(stderr),
         }
         let mut child = command.arg(&calls.id).spawn().map_err(|error| calls.cannot_run(&error))?;
-        // It holds our copies of the container's streams.
+        // The command holds our copies of the container's streams.
         drop(command);
         let terminal = receive(console, &child)?;
         let status = wait(&mut child, PATIENCE).map_err(|error| calls.cannot_run(&error))?;
@@ -311,7 +311,7 @@ impl OciContainer {
         self.calls.run("start", &[&self.calls.id]).map_err(|fault| Fault::start(fault.text))
     }
 
-    /// Lets the runtime signal the container's first process. A process that is gone is not an error.
+    /// Lets the runtime signal the container's first process. A process that has ended is not an error.
     pub(super) fn signal(&self, signal: i32) {
         let _ = self.calls.run("kill", &[&self.calls.id, &signal.to_string()]);
     }
@@ -319,14 +319,14 @@ impl OciContainer {
     /// Lets the runtime delete the container, and removes its mounts.
     pub(super) fn delete(&self) {
         let _ = self.calls.run("delete", &["--force", &self.calls.id]);
-        // Only here: what the container has mounted in a volume with bidirectional propagation stays on the
-        // host, as it does when a mount namespace ends.
+        // The mounts become private, so that they are unmounted only here. What the container has mounted in
+        // a volume with bidirectional propagation stays on the host, as it does when a mount namespace ends.
         let _ = mount_change(&self.calls.dir, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC);
         layout::unmount_all(&self.calls.dir);
     }
 
-    /// Runs a command in the container to completion, and exits like it did. Called in a process that was
-    /// forked for it, with the descriptors of its streams; errors before that go to `report`.
+    /// Runs a command in the container until it ends, and exits with its exit code. Called in a process that
+    /// was forked for it, with the descriptors of its streams. Errors before that go to `report`.
     pub(super) fn exec_and_exit(
         &self,
         container: &Container,
@@ -346,7 +346,7 @@ impl OciContainer {
         }
     }
 
-    /// Returns the exit code.
+    /// Runs the command and returns its exit code.
     fn exec(
         &self,
         container: &Container,
@@ -356,7 +356,7 @@ impl OciContainer {
         report: &OwnedFd,
     ) -> Result<i32, Fault> {
         let what = || "cannot run a command in the container";
-        // Processes the runtime leaves behind belong to this process, which dies with the shim.
+        // This process becomes the parent of processes that the runtime leaves behind. It dies with the shim.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).creating(what)?;
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64).creating(what)?;
         rustix::process::setsid().creating(what)?;
@@ -365,7 +365,7 @@ impl OciContainer {
         }
         let client = keep_only(container, streams, fds, report).creating(what)?;
         let pid = self.start_command(container, command, streams, client)?;
-        // The streams end when the command's do.
+        // The streams must end when those of the command end.
         release_streams().creating(what)?;
         loop {
             match sys::reap(-1, true) {
@@ -382,7 +382,7 @@ impl OciContainer {
         ["json", "pid", "log"].map(|name| self.calls.dir.join(format!("exec-{forked}.{name}")))
     }
 
-    /// Removes the files of such a process, however it ended: the next one may get its pid.
+    /// Removes the files of such a process, however it ended, because the next one may get its pid.
     pub(super) fn forget_command(&self, forked: i32) {
         for file in self.command_files(forked) {
             let _ = fs::remove_file(file);
@@ -390,8 +390,8 @@ impl OciContainer {
         ConsoleSocket::remove(&self.calls.dir, forked);
     }
 
-    /// Lets the runtime start a command with this process's standard streams, or with a terminal. Returns its
-    /// process.
+    /// Lets the runtime start a command with this process's standard streams, or with a terminal. Returns the
+    /// command's process.
     fn start_command(
         &self,
         container: &Container,
@@ -409,7 +409,7 @@ impl OciContainer {
         }
         let mut process = bundle::process(&profile, &container.user, command, terminal);
         if let Streams::Terminal(size) = streams {
-            // The command may ask for it before we can set it.
+            // The command may read the size before we can set it.
             process["consoleSize"] = serde_json::json!({ "height": size.rows, "width": size.columns });
         }
         layout::write_json(&file, &process).creating(what)?;
@@ -450,7 +450,7 @@ fn read_pid(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok().filter(|pid| *pid > 1)
 }
 
-/// Makes the command's streams this process's own and closes everything else but `report`, which becomes
+/// Makes the command's streams this process's own. Closes everything else except `report`, which becomes
 /// descriptor 3. Returns the socket for a terminal.
 fn keep_only(
     container: &Container,
@@ -479,8 +479,8 @@ fn keep_only(
     Ok(client)
 }
 
-/// The container's own /dev/null, or something equally empty: not the host's, whose mode and owner must not
-/// be changed.
+/// The container's own /dev/null, or something equally empty. It is not the host's, whose mode and owner must
+/// not be changed.
 fn container_null(container: &Container) -> io::Result<OwnedFd> {
     let open = || -> io::Result<OwnedFd> {
         let root = Root::new(layout::open_dir(Path::new(&format!("/proc/{}/root", container.pid)))?);
@@ -498,7 +498,7 @@ fn release_streams() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stderr(&empty)?)
 }
 
-/// Creates a container and removes it again, to check whether the runtime can. The result goes back over
+/// Creates a container and removes it again, to check whether the runtime can do so. The result is sent over
 /// `control`: empty, or the error.
 pub(super) fn try_runtime(control: OwnedFd) -> io::Result<()> {
     use std::io::{Read as _, Write as _};

@@ -1,8 +1,7 @@
 //! The process that holds a pod's shared pid namespace, and reaps the orphans in it.
 //!
-//! `shim pause` forks it, pins the namespace, reports its pid and ends. The process itself has nothing: an
-//! empty root, no capabilities, no descriptors; the containers that share its namespace can inspect it
-//! freely.
+//! `shim pause` forks it, pins the namespace, reports its pid and ends. The process itself has an empty root,
+//! no capabilities and no descriptors. The containers that share its namespace can inspect it freely.
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,10 +25,10 @@ use crate::sys::PidSlot;
 use crate::{rootless, seccomp, socket, sys};
 use outrigger_runtime::processes::Process;
 
-/// The record of the process in the pod's directory.
+/// The file in the pod's directory with the record of the process.
 pub(crate) const NOTE: &str = "pause.json";
 
-/// Runs with the pod's directory and, if there is one, its cgroup.
+/// Runs `shim pause`. The arguments are the pod's directory and, if there is one, its cgroup.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [dir, rest @ ..] = args else { return Err(io::Error::other("the pod's directory is missing")) };
     let _making = layout::begin_making(Path::new(dir))?;
@@ -47,7 +46,8 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     match sys::clone3(0, cgroup.as_ref().map(AsFd::as_fd))? {
         sys::Cloned::Child => {
             drop(ours);
-            // Before joining a user namespace, where the kernel does not let it write to its own memory.
+            // This comes before joining a user namespace, where the kernel does not let the process write to
+            // its own memory.
             let _ = forget_arguments();
             if let Err(error) = namespaces.become_first(&slot).and_then(|()| hold(theirs)) {
                 eprintln!("outrigger shim pause: {error}");
@@ -60,8 +60,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
             let received = socket::receive(ours.as_fd(), &mut [0], &mut fds);
             sys::reap(forking, true);
             let pid = slot.get().ok_or_else(|| io::Error::other("its first process did not start"))?;
-            // Recorded by this process, which is sure to live long enough: the agent may be killed before it
-            // receives it.
+            // This process writes the record, because the agent may be killed before it receives the pid.
             let noted = layout::write_json(&Path::new(dir).join(NOTE), &ProcessRecord::of_pid(pid));
             let pinned = noted
                 .and(received)
@@ -86,7 +85,7 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    /// Joins them and continues as the first process of a new pid namespace.
+    /// Joins the namespaces and continues as the first process of a new pid namespace.
     fn become_first(&self, slot: &PidSlot) -> io::Result<()> {
         if let Some(user) = &self.user {
             sys::setns(user.as_fd(), libc::CLONE_NEWUSER)?;
@@ -109,8 +108,8 @@ impl Namespaces {
     }
 }
 
-/// Mounts a /proc of the namespace for the containers: only a process in it can create one, and processes of
-/// the containers must not be visible there before they have done such things.
+/// Mounts a /proc of the namespace for the containers. Only a process in the namespace can create it.
+/// Processes of containers must not be visible there before they have done such work.
 fn mount_proc(ns: &Path, proc: BorrowedFd<'_>) -> io::Result<()> {
     let target = ns.join("proc");
     fs::create_dir_all(&target)?;
@@ -123,11 +122,11 @@ fn pin(ns: &Path, pid: i32) -> io::Result<()> {
     Ok(mount_bind(format!("/proc/{pid}/ns/pid"), &target)?)
 }
 
-/// Containers see this process as theirs: it must not reveal where the pod's files are on the host. If the
-/// kernel does not permit this, the pod still works.
+/// Hides the arguments. Containers see this process as their own, and it must not reveal where the pod's
+/// files are on the host. If the kernel does not permit this, the pod still works.
 fn forget_arguments() -> io::Result<()> {
     let stat = fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may contain anything; numbers follow, and the state is the third field.
+    // The name in parentheses may contain anything. Numbers follow it, and the state is the third field.
     let fields: Vec<&str> =
         stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
@@ -142,8 +141,8 @@ fn forget_arguments() -> io::Result<()> {
 }
 
 fn hold(report: OwnedFd) -> io::Result<()> {
-    // A container with CAP_SYS_PTRACE can make this process call the kernel: only the calls its own processes
-    // may make.
+    // A container with CAP_SYS_PTRACE can make this process call the kernel. The filter permits only calls
+    // that the container's own processes may make.
     let filter = seccomp::filter(&outrigger_runtime::Identity::default(), CapSet(0))
         .map_err(|fault| io::Error::other(fault.text))?;
     sys::unshare(libc::CLONE_NEWNS)?;
@@ -166,7 +165,7 @@ fn hold(report: OwnedFd) -> io::Result<()> {
         let _ = sys::prctl(libc::PR_CAPBSET_DROP, u64::from(number));
     }
     if rootless::standing().is_rootless() {
-        // Stays the user's own, so that the user can end it; it still drops root's privileges.
+        // The process keeps the user, so that the user can kill it. It still drops root's privileges.
         let none = CapabilitySet::empty();
         rustix::thread::set_capabilities(
             None,
@@ -177,7 +176,8 @@ fn hold(report: OwnedFd) -> io::Result<()> {
     }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0)?;
-    // From here on there is no output, and whoever reads the agent's standard error may wait for its end.
+    // There is no output from here on, and a reader of the agent's standard error would otherwise wait for
+    // its end.
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     if let Some(filter) = &filter {
         sys::seccomp_load(filter)?;

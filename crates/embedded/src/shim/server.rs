@@ -1,4 +1,4 @@
-//! The shim's loop: one poll over signals, clients and the container's output.
+//! The shim's main loop: one poll for signals, clients and the container's output.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,13 +20,13 @@ use crate::protocol::{
 use crate::{layout, socket, sys};
 use outrigger_runtime::{Exit, private};
 
-/// How long clients attached to a container that has ended may take to read the rest of its output.
+/// How long clients that are attached to an ended container may take to read the rest of its output.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How often an exit that could not be written down is tried again.
+/// How often to retry writing an exit to disk.
 const SAVE_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// Clients served at a time.
+/// The maximum number of clients at a time.
 const CLIENTS_MAX: usize = 16;
 
 struct Shim {
@@ -34,13 +34,13 @@ struct Shim {
     listener: Option<OwnedFd>,
     clients: Vec<Client>,
     next_token: u64,
-    /// The container's directory and that of its own layer, once there are some.
+    /// The container's directory and the directory of its own layer, when they exist.
     dirs: Option<(PathBuf, PathBuf)>,
     container: Option<Container>,
     execs: Vec<Exec>,
-    /// The container has ended, but its exit could not be written to disk yet.
+    /// Whether the container has ended but its exit could not be written to disk yet.
     is_unsaved: bool,
-    /// There is no more work.
+    /// Whether there is no more work.
     done: bool,
 }
 
@@ -63,7 +63,8 @@ pub(super) fn run(control: OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a container's state down; whether that fails for now: there is no room, or the disk is read-only.
+/// Writes a container's state to disk. Returns whether that fails for now, because the disk is full or
+/// read-only.
 fn cannot_save_yet(container: &Container) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let failed = container.try_save().err().map(|error| error.kind());
@@ -73,7 +74,7 @@ fn cannot_save_yet(container: &Container) -> bool {
 impl Shim {
     fn turn(&mut self) -> io::Result<()> {
         let ready = self.wait()?;
-        // Children first: a client must not delay an exit.
+        // Children come first, because a client must not delay an exit.
         if ready.signals {
             let mut info = [0_u8; 128];
             while rustix::io::read(&self.signals, &mut info).is_ok_and(|count| count > 0) {}
@@ -173,13 +174,13 @@ impl Shim {
         }
     }
 
-    /// The container's first process has ended, and with it the container.
+    /// Handles the end of the container's first process, which is the end of the container.
     fn end(&mut self, reaped: sys::Reaped) {
         let finished_ns = sys::now_ns();
         let Some(container) = &mut self.container else { return };
         if !container.own_pids {
             container.kill_rest();
-            // Its mounts end with it.
+            // The container's mounts end with it.
             container.mounts = None;
         }
         let Container { streams, log, .. } = container;
@@ -205,7 +206,7 @@ impl Shim {
         }
     }
 
-    /// Gives attached clients a moment to read the rest.
+    /// Gives attached clients a moment to read the rest of the output.
     fn last_words(&mut self) {
         let Some(container) = &mut self.container else { return };
         let deadline = Instant::now() + LAST_WORDS;
@@ -230,9 +231,9 @@ impl Shim {
         }
     }
 
-    /// Cleans up the shim's own files, after everyone has been told.
+    /// Removes the shim's own files, after all clients have got the exit.
     fn leave(&mut self) {
-        // Commands in the container died with it or were killed with its cgroup; reaping them empties the
+        // Commands in the container died with it, or were killed with its cgroup. Reaping them empties the
         // cgroup.
         for exec in &mut self.execs {
             exec.kill();
@@ -244,8 +245,7 @@ impl Shim {
         if let Some((dir, layer)) = self.dirs.take() {
             let _ = std::fs::remove_file(dir.join("sock"));
             let waste = layout::discard_layer(&layer).ok().flatten();
-            // Nobody has to wait for the rest: removing directories takes milliseconds each on some file
-            // systems.
+            // Nobody has to wait for the rest. Removing a directory takes milliseconds on some file systems.
             self.clients.clear();
             if let Some(waste) = waste {
                 let _ = layout::remove_tree(&waste);
@@ -257,7 +257,7 @@ impl Shim {
     fn accept(&mut self) {
         let Some(listener) = &self.listener else { return };
         let Ok(fd) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
-        // Directory and mode already keep others out, unless someone has changed them.
+        // The directory and the socket's mode already keep others out, unless someone has changed them.
         if !socket::is_own(&fd) || self.clients.len() >= CLIENTS_MAX {
             return;
         }
@@ -281,7 +281,7 @@ impl Shim {
         }
         let started = self.container.as_ref().is_some_and(Container::is_started);
         if self.clients.is_empty() && !started {
-            // Nobody is left to start it.
+            // No client is left that could start it.
             if let Some(container) = &mut self.container {
                 container.discard();
             }
@@ -298,7 +298,7 @@ impl Shim {
                     container.signal(signal);
                 }
             }
-            // Whoever asks for that of a container that has ended knows how.
+            // A client that wants to kill an ended container already knows its exit.
             Request::Kill if self.is_unsaved => self.leave(),
             Request::Kill => {
                 if let Some(container) = &self.container {
@@ -323,7 +323,8 @@ impl Shim {
                 .send(&Reply::Failed(Fault::other("the container was created before")));
         }
         self.dirs = Some((config.dir.clone(), config.layer_dir()));
-        // Until the container is created: a pod whose owner has died is not removed in the meantime.
+        // Held until the container is created, so that a pod whose owner has died is not removed in the
+        // meantime.
         let making = layout::begin_making(&config.sandbox.dir).map_err(|error| {
             let dir = config.sandbox.dir.display();
             Fault::create(format!("{dir} is being removed: {}", sys::errno_text(&error)))
@@ -342,8 +343,8 @@ impl Shim {
                 self.listener = Some(listener);
                 self.container = Some(container);
                 self.clients[index].send(&Reply::Created);
-                // From here on all messages go over the socket, and whoever reads the agent's standard error
-                // may wait for its end. Standard input is /dev/null.
+                // From here on, all messages go over the socket. A reader of the agent's standard error would
+                // otherwise wait for its end. Standard input is /dev/null.
                 let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
             }
             Err(fault) => self.fail(fault),
@@ -392,7 +393,7 @@ impl Shim {
         }
     }
 
-    /// Attaches a client to the container's output and input. A container that is not running does not
+    /// Attaches a client to the container's output and input. If the container does not run, there is no
     /// answer.
     fn attach(&mut self, fds: Vec<OwnedFd>) {
         let Some(container) = self.container.as_mut().filter(|container| container.is_started()) else {
@@ -440,15 +441,16 @@ struct Ready {
     streams: Vec<usize>,
 }
 
-/// Opens the socket by which a restarted agent finds the shim.
+/// Opens the socket through which a restarted agent finds the shim.
 fn listen(config: &ShimConfig) -> Result<OwnedFd, Fault> {
     let bound = || -> io::Result<OwnedFd> {
-        // Not its parents: a pod that is gone by now must not be partly recreated.
+        // Its parents are not created. A pod that was removed in the meantime must not be partly created
+        // again.
         private::make(&config.dir)?;
         let dir = layout::open_dir(&config.dir)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        // With the umask, so that others cannot connect at any moment. The shim has one thread.
+        // The umask ensures that others cannot connect at any moment. The shim has only one thread.
         let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
         let bound = rustix::net::bind(&socket, &SocketAddrUnix::new(layout::socket_path(&dir))?);
         rustix::process::umask(mask);

@@ -1,8 +1,8 @@
-//! The process that ends pasta or slirp4netns when the run ends, in any way.
+//! The process that ends pasta or slirp4netns when the run ends for any reason.
 //!
-//! `shim uplink NAMESPACE PROGRAM ARGUMENTS` forks it as the first process of a pid namespace and ends. It
-//! starts the program and waits until the socket to the run is closed, or the program ends: whatever the
-//! program does, the kernel ends it together with its pid namespace.
+//! `shim uplink NAMESPACE PROGRAM ARGUMENTS` forks it as the first process of a pid namespace, and ends. It
+//! starts the program, and waits until the socket to the run is closed or the program ends. The kernel then
+//! ends the program together with its pid namespace, whatever the program does.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,8 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::sys;
 
-/// Runs with the network namespace, the program and its arguments. The program gets the namespace as its
-/// standard input: pasta drops the privilege to see others' descriptors before it opens it.
+/// Runs `shim uplink`. The arguments are the network namespace, the program and its arguments. The program
+/// gets the namespace as its standard input, because pasta drops the privilege to see other processes'
+/// descriptors before it opens it.
 pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
     let [namespace, program, arguments @ ..] = args else {
         return Err(io::Error::other("the program is missing"));
@@ -32,7 +33,7 @@ pub(super) fn run(control: OwnedFd, args: &[OsString]) -> io::Result<()> {
 
 fn guard(control: &OwnedFd, namespace: File, program: &OsString, arguments: &[OsString]) -> io::Result<()> {
     let signals = sys::signalfd(&[libc::SIGCHLD])?;
-    // Whoever reads the run's standard error may wait for its end.
+    // A reader of the run's standard error would otherwise wait for its end.
     rustix::stdio::dup2_stderr(rustix::stdio::stdin())?;
     rustix::stdio::dup2_stdout(rustix::stdio::stdin())?;
     let child = Command::new(program)
@@ -55,7 +56,7 @@ fn guard(control: &OwnedFd, namespace: File, program: &OsString, arguments: &[Os
             Err(rustix::io::Errno::INTR) => continue,
             result => result?,
         };
-        // Nothing is ever sent here: this is the end of the run.
+        // Nothing is ever sent here, so this is the end of the run.
         if !ready[0].revents().is_empty() {
             return Ok(());
         }

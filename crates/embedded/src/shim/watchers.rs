@@ -1,12 +1,13 @@
-//! Clients attached to a container's output.
+//! Clients that are attached to a container's output.
 //!
-//! The container never waits for them: unread output is kept up to a limit, then the client is disconnected.
+//! The container never waits for them. Unread output is kept up to a limit, and then the client is
+//! disconnected.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// How much is kept for a client that does not read.
+/// The maximum number of bytes that are kept for a client that does not read.
 const PENDING_MAX: usize = 1 << 20;
 
 /// The readers of one of the container's streams.
@@ -19,7 +20,7 @@ struct Watcher {
 }
 
 impl Watchers {
-    /// Adds one, from now on.
+    /// Adds a reader, which gets the output from now on.
     pub(super) fn add(&mut self, fd: OwnedFd) {
         if rustix::io::ioctl_fionbio(&fd, true).is_ok() {
             self.0.push(Watcher { fd, pending: Vec::new() });
@@ -34,19 +35,19 @@ impl Watchers {
         });
     }
 
-    /// Continues with those that read again.
+    /// Continues with readers that can take output again.
     pub(super) fn flush(&mut self) {
         self.0.retain_mut(Watcher::flush);
     }
 
-    /// Descriptors to poll.
+    /// The descriptors to poll.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &OwnedFd> {
         self.0.iter().filter(|watcher| !watcher.pending.is_empty()).map(|watcher| &watcher.fd)
     }
 }
 
 impl Watcher {
-    /// Writes as much as possible now. Returns false if it is gone.
+    /// Writes as much as possible now. Returns `false` if the reader is gone.
     fn flush(&mut self) -> bool {
         let mut written = 0;
         let alive = loop {

@@ -1,8 +1,8 @@
-//! Allocation of host ids to pods.
+//! Allocates host ids to pods.
 //!
-//! One file per range in a directory that all runs on this machine share, containing the pod's directory. A
-//! range is free when the pod's directory is gone, for whatever reason: nothing has to be cleaned up after a
-//! run that was killed.
+//! All runs on this machine share a directory with one file per range, which contains the path of the pod's
+//! directory. A range is free when the pod's directory no longer exists for any reason. Nothing has to be
+//! cleaned up after a run that was killed.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -16,7 +16,8 @@ use super::IDS;
 
 pub(crate) const DIRECTORY: &str = "/run/outrigger/ids";
 
-/// Above the range systemd uses for its containers, below the numbers that programs take for negative.
+/// The first id. It is above the range that systemd uses for its containers, and the ranges stay below the
+/// numbers that programs take for negative.
 const FIRST: u32 = 0x7000_0000;
 const RANGES: u32 = 4095;
 
@@ -34,7 +35,7 @@ fn claim_in(directory: &Path, pod_dir: &Path, taken: &[(u64, u64)]) -> io::Resul
         .mode(0o600)
         .open(directory.join("lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
-    // Starts elsewhere for every pod: ids are reused as late as possible.
+    // The search starts elsewhere for every pod, so that ids are reused as late as possible.
     let seed = pod_dir
         .as_os_str()
         .as_bytes()
@@ -54,7 +55,7 @@ fn claim_in(directory: &Path, pod_dir: &Path, taken: &[(u64, u64)]) -> io::Resul
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Atomically: a partial name would be a directory that does not exist.
+        // The file is written atomically, because a partial path would be a directory that does not exist.
         let temporary = directory.join("new");
         let mut file =
             fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -77,7 +78,7 @@ fn release_in(directory: &Path, first: u32, pod_dir: &Path) {
     }
 }
 
-/// Releases any range of a pod: for one whose run was killed before it could record which.
+/// Releases all ranges of a pod whose run was killed before it could record its range.
 pub(crate) fn release_all(pod_dir: &Path) {
     release_all_in(Path::new(DIRECTORY), pod_dir);
 }
@@ -89,11 +90,11 @@ fn release_all_in(directory: &Path, pod_dir: &Path) {
     }
 }
 
-/// Removes the files of ranges that `is_free` tells, given the file and the pod's directory.
+/// Removes the files of ranges that are free. `is_free` decides that by the file and the pod's directory.
 pub(crate) fn reclaim(directory: &Path, is_free: impl Fn(&Path, &Path) -> bool) {
     let path = directory.join("lock");
     let lock = fs::File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
-    // A range that is taken meanwhile has a new owner in its file.
+    // If a range is taken in the meantime, its file has a new owner.
     let Some(_lock) = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok()) else {
         return;
     };
@@ -108,7 +109,7 @@ pub(crate) fn reclaim(directory: &Path, is_free: impl Fn(&Path, &Path) -> bool) 
     }
 }
 
-/// Ranges delegated to users of this machine.
+/// The ranges that are delegated to users of this machine.
 fn delegated() -> Vec<(u64, u64)> {
     let texts = ["/etc/subuid", "/etc/subgid"].map(|path| fs::read_to_string(path).unwrap_or_default());
     let lines = texts.iter().flat_map(|text| text.lines());
@@ -137,7 +138,7 @@ mod tests {
         firsts.sort_unstable();
         firsts.dedup();
         assert_eq!(firsts.len(), 3);
-        // The same place is free again when the directory is gone, or the range released.
+        // The same range is free again when the directory no longer exists or the range is released.
         let again = pods.join("a");
         let first = claim_in(&ids, &again, &[]).unwrap();
         assert!(!firsts.contains(&first));

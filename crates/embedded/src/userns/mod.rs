@@ -1,7 +1,7 @@
 //! User namespaces of pods: root in a container has no privileges on the host.
 //!
-//! Every pod gets 65536 host ids that no other pod on the machine has. Its files keep their ids on the host:
-//! they are seen through mounts that map the ids between both sides.
+//! Every pod gets 65536 host ids that no other pod on the machine has. Its files keep their ids on the host.
+//! The pod sees them through mounts that map the ids.
 
 mod ids;
 mod owners;
@@ -23,7 +23,7 @@ use super::{rootless, warning};
 pub(crate) use ids::{DIRECTORY as IDS_DIRECTORY, reclaim as reclaim_ids, release, release_all};
 pub(crate) use owners::warn_of_owners;
 
-/// The number of ids of a pod, from 0.
+/// The number of ids of a pod. They start at 0.
 pub(crate) const IDS: u32 = 65_536;
 
 /// The owner of files whose owner does not exist in a user namespace.
@@ -32,7 +32,7 @@ pub(crate) const NOBODY: u32 = 65_534;
 /// A pod's user namespace, pinned.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UserNamespace {
-    /// Where it is pinned.
+    /// The path at which it is pinned.
     pub(crate) path: PathBuf,
     /// The host's id for the pod's id 0.
     pub(crate) first_id: u32,
@@ -44,45 +44,47 @@ impl UserNamespace {
     }
 }
 
-/// The host's id for an id of a container; `None` is a container with the host's ids. Ids that a user
-/// namespace does not have map to nobody: those after its last belong to another pod.
+/// The host's id for an id of a container. Without a namespace, the container has the host's ids. An id that
+/// a user namespace does not have maps to nobody, because the ids after its last one belong to another pod.
 pub(crate) fn host_id(namespace: Option<&UserNamespace>, id: u32) -> u32 {
     match namespace {
         Some(namespace) => namespace.first_id + if id < IDS { id } else { NOBODY },
-        // Whatever its number in the container is, it is this one.
+        // There is only this id, whatever its number in the container is.
         None if rootless::one_id_only() => 0,
         None => id,
     }
 }
 
-/// Maps the ids of a detached mount to a user namespace, with the mounts below it if `recursive`.
+/// Maps the ids of a detached mount to a user namespace, and of the mounts below it if `recursive`.
 pub(crate) fn map_ids(mount: BorrowedFd<'_>, namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let attr =
         MountAttr { set: MOUNT_ATTR_IDMAP, userns_fd: namespace.as_raw_fd() as u64, ..MountAttr::default() };
     mount_setattr(mount, recursive, attr)
 }
 
-/// New namespaces of a pod, kept alive by a process that does nothing and ends with this value.
+/// New namespaces of a pod. A process that does nothing keeps them alive, and ends when this value is
+/// dropped.
 pub(crate) struct Holder {
     pid: i32,
     pidfd: OwnedFd,
 }
 
 impl Holder {
-    /// Creates a user namespace and other namespaces of these `kinds` that belong to it.
+    /// Creates a user namespace, and namespaces of these `kinds` that belong to it.
     fn new(kinds: i32, first_id: u32) -> io::Result<Self> {
         let map = format!("0 {first_id} {IDS}\n");
         Self::mapped(kinds, &[("uid_map", &map), ("gid_map", &map)])
     }
 
-    /// Creates a user namespace in which the user and the group of the caller have these ids and no others exist.
+    /// Creates a user namespace in which the caller's user and group have these ids, and in which no others
+    /// exist.
     pub(crate) fn of_one_id((uid, gid): (u32, u32), (own_uid, own_gid): (u32, u32)) -> io::Result<Self> {
         let (uids, gids) = (format!("{uid} {own_uid} 1\n"), format!("{gid} {own_gid} 1\n"));
-        // Without root, groups can be mapped only where they can never be given up.
+        // Without root, groups can be mapped only if they can never be dropped.
         Self::mapped(0, &[("setgroups", "deny"), ("uid_map", &uids), ("gid_map", &gids)])
     }
 
-    /// Creates namespaces with the contents of the files that determine their ids.
+    /// Creates namespaces. `files` are the files that determine their ids, with their contents.
     fn mapped(kinds: i32, files: &[(&str, &str)]) -> io::Result<Self> {
         let (pid, pidfd) = sys::hold_namespaces(kinds | libc::CLONE_NEWUSER)?;
         let holder = Holder { pid, pidfd };
@@ -135,13 +137,13 @@ pub(crate) enum Unavailable {
 /// Which pods cannot have a user namespace, and why.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
-    /// Which pods, in the plural.
+    /// A description of the pods, in the plural.
     pub(crate) who: String,
     pub(crate) why: Unavailable,
 }
 
 impl Refusal {
-    /// It is the same for every pod on this machine.
+    /// The refusal for every pod on this machine.
     fn of_all(why: Unavailable) -> Self {
         Refusal { who: "pods".to_owned(), why }
     }
@@ -149,7 +151,7 @@ impl Refusal {
     /// What a pod gets instead of a user namespace: the host's, with one warning, or an error.
     ///
     /// # Errors
-    /// The pod requires one.
+    /// The pod requires a user namespace.
     pub(crate) fn settle(
         self,
         wanted: outrigger_runtime::UserNamespace,
@@ -167,14 +169,14 @@ impl Refusal {
     }
 }
 
-/// What a pod gets whose containers are created by the OCI runtime with this name, for which user namespaces are not
-/// supported.
+/// What a pod gets if the OCI runtime with this name creates its containers. User namespaces are not
+/// supported there.
 pub(crate) fn with_oci_runtime(
     wanted: outrigger_runtime::UserNamespace,
     name: &str,
 ) -> Result<outrigger_runtime::UserNamespace, Fault> {
     if rootless::standing().is_rootless() {
-        // The runtime is in a user namespace already.
+        // The runtime is already in a user namespace.
         return Ok(outrigger_runtime::UserNamespace::Host);
     }
     Refusal { who: format!("pods of OCI runtime {name}"), why: Unavailable::OciRuntime(name.to_owned()) }
@@ -189,8 +191,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) roots: &'a [PathBuf],
 }
 
-/// Creates and pins a pod's user namespace with namespaces of `kinds`, or returns why that is not possible
-/// here.
+/// Creates and pins a pod's user namespace with namespaces of `kinds`. The error says why that is not
+/// possible here.
 pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holder, UserNamespace), Refusal> {
     if !kernel_maps_layers() {
         return Err(Refusal::of_all(Unavailable::TooOld));
@@ -213,7 +215,7 @@ pub(crate) fn make(pod_dir: &Path, kinds: i32, seen: &Seen<'_>) -> Result<(Holde
             }
             for volume in seen.volumes {
                 if volume.starts_with(pod_dir) {
-                    // Before Linux 6.3 no file system in memory can be.
+                    // Before Linux 6.3, no file system in memory supports this.
                     tried.can_map(&pod_dir.join("ns"), open.as_fd()).map_err(|why| Refusal {
                         who: "pods with Secrets or emptyDirs in memory".to_owned(),
                         why,
@@ -239,12 +241,12 @@ fn make_mapped(path: &Path, kinds: i32, first_id: u32) -> io::Result<Holder> {
     Ok(holder)
 }
 
-/// Whether a pod with its directory in `place` could have a user namespace, and why not.
+/// Whether a pod with its directory in `place` could have a user namespace. The error says why not.
 pub(crate) fn try_here(place: &Path) -> Result<(), Unavailable> {
     if !kernel_maps_layers() {
         return Err(Unavailable::TooOld);
     }
-    // Any ids will do: no file will belong to them.
+    // Any ids can be used, because no file will belong to them.
     let holder = Holder::new(0, IDS).map_err(|error| Unavailable::Refused(Arc::new(error)))?;
     let namespace = fs::File::open(format!("/proc/{}/ns/user", holder.pid))
         .map_err(|error| Unavailable::Unreadable(Arc::new(error)))?;
@@ -262,8 +264,8 @@ fn is_new_enough(release: &str) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (5, 19)
 }
 
-/// Mounts that were only made to check whether they are possible. Removing one costs the kernel a grace
-/// period, which nobody has to wait for.
+/// Mounts that were only made to check whether they are possible. Removing one makes the kernel wait for a
+/// grace period, and nobody has to wait for that here.
 #[derive(Default)]
 struct Tried(Vec<OwnedFd>);
 
@@ -271,21 +273,22 @@ impl Drop for Tried {
     fn drop(&mut self) {
         let mounts = std::mem::take(&mut self.0);
         if !mounts.is_empty() {
-            // Dropped here if no thread can be started.
+            // If no thread can be started, they are dropped here.
             let _ = std::thread::Builder::new().spawn(move || drop(mounts));
         }
     }
 }
 
 impl Tried {
-    /// Whether the file system of a path supports id-mapped mounts. Checked once for each.
+    /// Whether the file system of a path supports id-mapped mounts. This is checked once for each file
+    /// system.
     fn can_map(&mut self, path: &Path, namespace: BorrowedFd<'_>) -> Result<(), Unavailable> {
         static KNOWN: Mutex<BTreeMap<(i64, u64), Result<(), Unavailable>>> = Mutex::new(BTreeMap::new());
         let path = existing(path);
         let identify = || -> io::Result<(i64, u64)> {
             #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
             let kind = rustix::fs::statfs(path)?.f_type as i64;
-            // All file systems in memory are alike.
+            // All file systems in memory behave the same.
             #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
             let is_tmpfs = kind == libc::TMPFS_MAGIC as i64;
             Ok((kind, if is_tmpfs { 0 } else { rustix::fs::stat(path)?.st_dev }))
@@ -295,7 +298,8 @@ impl Tried {
         known.entry(key).or_insert_with(|| self.try_map(path, namespace, false)).clone()
     }
 
-    /// Whether an existing or future path supports id-mapped mounts, with the mounts below it if `recursive`.
+    /// Whether an existing or future path supports id-mapped mounts, and the mounts below it do if
+    /// `recursive`.
     fn try_map(
         &mut self,
         path: &Path,
@@ -303,7 +307,7 @@ impl Tried {
         recursive: bool,
     ) -> Result<(), Unavailable> {
         let there = existing(path);
-        // What is created later has no mounts below it.
+        // A path that is created later has no mounts below it.
         let recursive = recursive && there == path;
         let mount = clone_mount(there, recursive).map_err(|error| unmappable(there, error))?;
         let mapped = map_ids(mount.as_fd(), namespace, recursive);

@@ -1,14 +1,15 @@
-//! Images with files of users or groups that a pod's user namespace does not have.
+//! Warns about images with files of users or groups that a pod's user namespace does not have.
 //!
-//! An image never decides whether its pod has a user namespace: one file of a high id would be enough to run
-//! as the host's root. Such files belong to nobody in there, which is what the kernel makes of them.
+//! An image never decides whether its pod has a user namespace. Otherwise one file with a high id would be
+//! enough to run as the host's root. In the user namespace, the kernel shows such files as belonging to
+//! nobody.
 
 use super::{IDS, NOBODY};
 use crate::warning;
 use outrigger_images::ImageStore;
 use outrigger_runtime::Image;
 
-/// Says once that files of an image will not have their own owners in a pod with a user namespace.
+/// Warns once that files of an image will not have their own owners in a pod with a user namespace.
 pub(crate) fn warn_of_owners(store: &ImageStore, image: &Image) {
     if let Some(text) = store.greatest_id(image).and_then(|id| warning(&image.reference, id)) {
         warning::once(text);

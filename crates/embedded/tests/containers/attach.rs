@@ -1,4 +1,4 @@
-//! Attaching to a container's own program, its resource usage, and the ports of its pod.
+//! Tests of attaching to a container's own program, of its resource usage, and of the ports of its pod.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn a_terminal_can_be_attached_to() {
     attached.stdin.as_mut().unwrap().write_all(b"it\n").await.unwrap();
     while lines.next_line().await.unwrap().unwrap() != "got it" {}
     assert_eq!(attached.done.await.unwrap(), 2);
-    // A container without input has none to connect.
+    // A container without input has no input to connect to.
     let mut spec = pod.script("sleep 1000");
     spec.tty = true;
     let id = pod.start(spec).await.unwrap();

@@ -1,4 +1,4 @@
-//! Attacks by hostile images and containers, and checks that they fail.
+//! Tests of attacks by hostile images and containers. All of them must fail.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -39,7 +39,7 @@ type Entries<'a> = &'a [(&'a str, Option<&'a str>)];
 
 async fn links_of_the_image_do_not_move_kernel_file_systems() {
     let pod = Pod::new().await;
-    // Layers over the base, each with its links.
+    // The layers over the base, each with its links.
     let cases: [(&str, &str, &[Entries<'_>]); 9] = [
         (
             "absolute",
@@ -99,7 +99,7 @@ async fn links_below_dev_do_not_matter() {
 
 async fn the_root_is_not_writable_by_everybody() {
     let pod = Pod::new().await;
-    // Regardless of what this test was started with.
+    // The modes must not depend on the umask that this test was started with.
     let mut spec = pod.script(
         "exec 2>/dev/null; stat -c %a /; touch /x && echo touched; mv /bin /b && echo moved; \
          find / -xdev -perm -0002 ! -type l ! -perm -1000; find /dev -type d -perm -0002 ! -perm -1000; true",
@@ -124,7 +124,8 @@ async fn the_root_has_the_mode_of_the_image() {
     pod.finish().await;
 }
 
-/// Repeatedly checks every process for a file of the host, and for open descriptors of it.
+/// A container that repeatedly checks every process for access to a file of the host, and for open
+/// descriptors of it.
 fn spy(pod: &Pod, marker: &Path) -> ContainerSpec {
     let look = format!(
         "look() {{ while :; do for p in /proc/[0-9]*; do \
@@ -193,7 +194,7 @@ async fn containers_show_nothing(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// The class of CVE-2019-5736.
+/// Attacks like CVE-2019-5736.
 async fn the_program_of_the_shim_cannot_be_written() {
     let before = fs::metadata("/proc/self/exe").unwrap();
     let pod = Pod::new().await;
@@ -205,14 +206,14 @@ async fn the_program_of_the_shim_cannot_be_written() {
         let mut spec = pod.script("");
         spec.image.layers.push(entry.clone());
         spec.command = Some(vec![program.to_owned()]);
-        // It cannot run there: it finds none of its libraries, or none of its arguments.
+        // The program cannot run there, because it finds neither its libraries nor its arguments.
         if let Ok(id) = pod.start(spec).await {
             assert_ne!(pod.wait(&id).await.code, 0, "{program}");
         }
     }
-    // A program cannot be written to while it runs, wherever it is. Its mode can be changed, unless it is
-    // read-only: so a process that gets hold of it, for example through a container that is still the shim,
-    // cannot write to it later either.
+    // A program cannot be written to while it runs. Its mode could be changed, unless it is read-only. A
+    // process that gets access to it, for example through a container that is still the shim, can therefore
+    // not write to it later either.
     let id = pod.runtime.create_container(&pod.id, pod.script("true")).await.unwrap();
     for process in [pod.shim(&id), pod.first_process(&id)] {
         let program = format!("/proc/{process}/exe");
@@ -240,11 +241,11 @@ async fn the_program_of_the_shim_cannot_be_written() {
     pod.finish().await;
 }
 
-/// A device that exists on every machine, is in no container's allow list, and can be opened for writing
-/// without any capability: the kernel log.
+/// The kernel log: a device that exists on every machine and is in no container's allow list. It can be
+/// opened for writing without any capability.
 const KMSG: (u32, u32) = (1, 11);
 
-/// Runs on machines with all kinds of cgroups, and with none: see `machines`.
+/// Runs on machines with all kinds of cgroups, and with none (see `machines`).
 async fn devices_of_images_volumes_and_mknod_are_closed() {
     for users in BOTH_USERS {
         devices_are_closed(users).await;
@@ -310,7 +311,7 @@ async fn standard_input_is_not_the_host_s() {
     same(&pod.output(pod.script(script)).await);
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     same(&String::from_utf8(pod.exec(&id, script).await.output).unwrap());
-    // The container's own was removed: there is still no other.
+    // The container replaces its own /dev/null. Commands still get the original device, not the host's.
     let gone =
         "rm /dev/null; mknod /dev/null p; stat -L -c '%t:%T %h' /proc/self/fd/0; chmod 600 /proc/self/fd/0";
     assert_eq!(String::from_utf8(pod.exec(&id, gone).await.output).unwrap(), "1:3 0\n");
@@ -322,7 +323,7 @@ async fn standard_input_is_not_the_host_s() {
 
 async fn session_keyrings_are_the_container_s_own() {
     let pod = Pod::new().await;
-    // A user without keys only sees those of its session.
+    // A user without keys sees only those of its session.
     let own = "awk '$8 == \"keyring\" && $9 ~ /^_ses:/ { print $1 }' /proc/keys";
     let spec = |script: &str| {
         let mut spec = pod.script(script);

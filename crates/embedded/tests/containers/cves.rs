@@ -1,4 +1,5 @@
-//! Attacks that succeeded against other container runtimes, carried out here. docs/internals/security.md has the list.
+//! Tests that carry out attacks that succeeded against other container runtimes. docs/internals/security.md
+//! has the list.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -66,7 +67,7 @@ fn mount(source: &Path, target: &str) -> Mount {
     }
 }
 
-/// Swaps two names continuously, like a container that shares the volume would, only faster.
+/// Swaps two names continuously, as a container that shares the volume could, only faster.
 struct Exchange {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<u64>>,
@@ -87,7 +88,7 @@ impl Exchange {
         Exchange { stop, thread: Some(thread) }
     }
 
-    /// How often it happened.
+    /// Ends it. Returns how often the names were swapped.
     fn end(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
@@ -100,8 +101,8 @@ impl Drop for Exchange {
     }
 }
 
-/// CVE-2021-30465, CVE-2019-18837, CVE-2024-45310: the path to a mount point becomes a link between the check
-/// and the use.
+/// CVE-2021-30465, CVE-2019-18837, CVE-2024-45310: the path to a mount point is replaced with a link between
+/// the check and the use.
 async fn targets_in_a_volume_that_changes_stay_inside() {
     for users in BOTH_USERS {
         targets_stay_inside(users).await;
@@ -124,17 +125,17 @@ async fn targets_stay_inside(users: UserNamespace) {
         symlink(&link, shared.join("link")).unwrap();
         let exchange = Exchange::of(shared.join("way"), shared.join("link"));
         let (mut made, mut number) = (0, 0);
-        // How often a start succeeds depends on how often it is interrupted: at least one has to.
+        // How often a start succeeds depends on how often it is interrupted. At least one must succeed.
         while number < 25 || (made == 0 && number < 500) {
             number += 1;
             let mut spec = pod.script("find / -name marker; awk '{ print $5 }' /proc/self/mountinfo");
             let (dir, single) = (format!("/shared/way/dir{number}"), format!("/shared/way/file{number}"));
             spec.mounts = vec![mount(&shared, "/shared"), mount(&data, &dir), mount(&file, &single)];
             let log = spec.log_path.clone();
-            // The path may have vanished in between; that is not an escape.
+            // The path may have disappeared in between. That is not an escape.
             let started = pod.start(spec).await;
             if let Err(error) = &started {
-                // What was refused is not a fault of ours that anybody should report.
+                // A refused start must not look like an internal error that users should report.
                 let text = error.to_string();
                 assert!(!text.contains("internal error") && !text.contains("report"), "{text}");
             }
@@ -161,7 +162,7 @@ async fn targets_stay_inside(users: UserNamespace) {
 }
 
 /// CVE-2019-16884, CVE-2019-19921, CVE-2023-27561, CVE-2023-28642, CVE-2025-52881, CVE-2025-62596: a volume
-/// over a file of /proc redirects writes to that file to another.
+/// over a file of /proc redirects writes to that file to another file.
 async fn targets_that_become_links_to_proc_are_refused() {
     for users in BOTH_USERS {
         targets_in_proc_are_refused(users).await;
@@ -230,7 +231,7 @@ fn descriptors(process: &str) -> impl Iterator<Item = String> {
     (0..24).map(move |fd| format!("/proc/{process}/fd/{fd}"))
 }
 
-/// CVE-2024-21626: a working directory by the number of a descriptor of the host's.
+/// CVE-2024-21626: a working directory that is given as the number of one of the host's descriptors.
 async fn working_directories_lead_nowhere() {
     for users in BOTH_USERS {
         working_directories_stay_inside(users).await;
@@ -262,8 +263,9 @@ async fn working_directories_stay_inside(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// The same for commands: the container changes its working directory after it was created. With the host's
-/// processes, those lead to the host's files, for a process that still has all capabilities.
+/// The same attack with commands: the container changes its working directory after it was created. With the
+/// host's pid namespace, the host's processes lead to the host's files, for a process that still has all
+/// capabilities.
 async fn working_directories_of_commands_lead_nowhere() {
     for host_pid in [false, true] {
         let pod = Pod::with(|spec| {
@@ -286,7 +288,7 @@ async fn working_directories_of_commands_lead_nowhere() {
                 timeout: Some(outrigger_testkit::trial::DEADLINE),
                 output_limit: 10_000,
             };
-            // Whatever the previous command left, this prepares the next.
+            // This prepares the next command, whatever the previous one left.
             let words = |script: String| vec!["/bin/sh".to_owned(), "-c".to_owned(), script];
             if pod.runtime.exec(&id, request(words(script.clone()))).await.is_err() {
                 let root = format!("/proc/{}/root/work", pod.first_process(&id));
@@ -337,14 +339,15 @@ async fn dev_is_covered(users: UserNamespace) {
             spec.tty = tty;
             spec.mounts = vec![mount(if target == "/dev" { &dev } else { &canary.dir }, target)];
             let log = spec.log_path.clone();
-            // A directory cannot be mounted over a device, and a terminal needs its file system.
+            // A directory cannot be mounted over a device, and a terminal needs its file system, so some
+            // starts fail.
             let Ok(id) = pod.start(spec).await else { continue };
             pod.wait(&id).await;
             let text = log_text(&log).replace('\r', "");
             assert_eq!(text, usual, "{target}");
         }
     }
-    // The same while the container runs, for the streams of commands.
+    // The same attack on the streams of commands while the container runs.
     let mut spec = pod
         .script("rm -f /dev/null /dev/console; ln -s /proc/sysrq-trigger /dev/null; echo ready; sleep 100");
     spec.mounts = vec![];
@@ -359,8 +362,8 @@ async fn dev_is_covered(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// CVE-2022-24769, CVE-2022-27650, CVE-2022-29162, CVE-2025-27612: capabilities that programs with file capabilities
-/// inherit, and commands with more than the container has.
+/// CVE-2022-24769, CVE-2022-27650, CVE-2022-29162, CVE-2025-27612: capabilities that programs with file
+/// capabilities inherit, and commands with more capabilities than the container.
 async fn no_capability_is_inherited() {
     let pod = Pod::new().await;
     let show = "grep -E '^Cap(Inh|Amb)' /proc/self/status | tr -d '\\n'; echo; grep -E '^Cap(Prm|Eff|Bnd)' /proc/self/status";
@@ -466,7 +469,7 @@ async fn shims_have_no_abstract_sockets() {
     pod.finish().await;
 }
 
-/// Asks only the kernel: programs read the tables of the image.
+/// Asks only the kernel, because programs would read the tables of the image.
 const UID: &str = "awk '/^Uid/ { print $2 }' /proc/self/status";
 
 /// CVE-2026-47262: endless tables of users and groups. They are refused, or read up to a limit, and other
@@ -483,7 +486,7 @@ async fn endless_tables_do_not_stop_a_container() {
     spec.image.user = Some("web".to_owned());
     let error = pod.start(spec).await.unwrap_err().to_string();
     assert!(error.contains("more than 10000 groups"), "{error}");
-    // Neither a sparse file of a terabyte nor one that never ends.
+    // One is a sparse file of a terabyte, and the other never ends.
     for table in ["passwd", "group"] {
         fs::write(image.join("etc/group"), "web:x:34:\n").unwrap();
         let path = image.join("etc").join(table);
@@ -511,7 +514,7 @@ async fn endless_tables_do_not_stop_a_container() {
     pod.finish().await;
 }
 
-/// The same for the environment and the arguments of an image: more than a program can have.
+/// The same attack with an image's environment and arguments: more than a program can have.
 async fn endless_environments_do_not_stop_a_container() {
     let pod = Pod::new().await;
     let mut spec = pod.script("true");
@@ -568,7 +571,7 @@ async fn files_stay_inside(users: UserNamespace) {
     pod.finish().await;
 }
 
-/// A search for guards sees processes of containers, which choose their own arguments.
+/// A search for guards also sees processes of containers, which choose their own arguments.
 async fn who_looks_like_a_guard_is_not_believed() {
     let pod = Pod::new().await;
     let image = pod.scratch("image");

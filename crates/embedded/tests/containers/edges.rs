@@ -1,4 +1,5 @@
-//! What ordinary users of the host can access, and leftovers of containers that try to break the cleanup.
+//! Tests of what ordinary users of the host can access, and of containers that leave files to break the
+//! cleanup.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,7 +22,7 @@ outrigger_testkit::trials![
 fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: raw calls change the calling thread alone, and it ends with this.
+            // SAFETY: raw calls change only the calling thread, which ends after this.
             unsafe {
                 assert_eq!(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()), 0);
                 assert_eq!(libc::syscall(libc::SYS_setresgid, 65534, 65534, 65534), 0);
@@ -37,7 +38,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     let base = tempfile::tempdir().unwrap();
     fs::set_permissions(base.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let state = base.path().join("state");
-    // As left by earlier versions.
+    // Earlier versions left directories with these modes.
     for dir in [state.clone(), state.join("pods"), state.join("images")] {
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).unwrap();
@@ -55,7 +56,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
     let mode = fs::metadata(&evil).expect("root sees it").permissions().mode();
     assert_eq!(mode & 0o7777, 0o4755, "it is there and would make anybody root");
     as_nobody(|| {
-        // The attempt itself is possible.
+        // The user can access the directory above, so the check is meaningful.
         assert!(fs::read_dir(base.path()).is_ok());
         let run = Command::new(&evil).arg("id").output();
         assert!(run.is_err(), "{run:?}");
@@ -66,7 +67,7 @@ async fn ordinary_users_of_the_host_get_nowhere() {
             assert!(fs::read_dir(dir).is_err(), "{} can be listed", dir.display());
         }
     });
-    // Each of them is private, not only the first on the path.
+    // Each of them is private, not only the first one on the path.
     let (container, layer) = (pod.container_dir(&id.0), pod.layer_dir(&id.0));
     let parents = [&container, &layer].map(|dir| dir.parent().unwrap().to_owned());
     let mut own =
@@ -97,7 +98,7 @@ async fn the_shim_s_socket_is_its_owner_s() {
     eventually("socket", || socket.exists()).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     assert!(greeting(&socket).unwrap() > 0, "its owner is told how far the container is");
-    // Through an open descriptor: then the parent directories do not matter.
+    // With an open descriptor, the parent directories do not matter.
     let held = fs::File::open(&dir).unwrap();
     let short =
         std::path::PathBuf::from(format!("/proc/self/fd/{}/sock", std::os::fd::AsRawFd::as_raw_fd(&held)));
@@ -117,11 +118,11 @@ async fn the_shim_s_socket_is_its_owner_s() {
 
 /// 30,000 nested directories once overflowed the stack during removal.
 async fn nested_directories_without_end_are_removed() {
-    // In memory: some disks take milliseconds to remove a directory.
+    // In memory, because some disks take milliseconds to remove a directory.
     let state = tempfile::tempdir_in("/dev/shm").unwrap();
     let pod = Pod::in_state_dir(state.path(), |_| {}).await;
     let volume = pod.scratch("volume");
-    // No path is that long, so it is built of pieces: each is moved to the bottom of the next.
+    // No path can be that long, so it is built from pieces. Each is moved to the bottom of the next.
     let nest = "p=$(printf 'd/%.0s' $(seq 1000)); mkdir -p a/$p; i=0
         while [ $i -lt 30 ]; do mkdir -p b/$p && mv a b/$p && mv b a || exit 1; i=$((i+1)); done";
     let mut spec = pod.script(&format!("cd / && {nest}; cd /volume && {nest}; echo nested"));

@@ -1,4 +1,4 @@
-//! Commands run inside containers.
+//! Tests of commands that run inside containers.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ async fn the_timeout_kills() {
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     let command =
         ["sh", "-c", "echo begun; sleep 77 & setsid sleep 78 & sleep 79"].map(str::to_owned).to_vec();
-    // An OCI runtime on a busy machine may need longer to begin.
+    // An OCI runtime on a busy machine may need longer to start the command.
     for timeout in [0.3, 1.0, 4.0, 16.0].map(Duration::from_secs_f64) {
         let begun = Instant::now();
         let request = ExecRequest { command: command.clone(), timeout: Some(timeout), output_limit: 1000 };
@@ -93,14 +93,14 @@ async fn the_timeout_kills() {
     panic!("the command never began");
 }
 
-/// Commands that are killed at any moment, most of them still being started in the container, leave nothing
-/// behind and affect nothing else.
+/// Commands that are killed at any moment, most of them while they are being started, leave nothing behind
+/// and affect nothing else.
 async fn commands_killed_at_any_moment_leave_nothing() {
     let pod = Pod::new().await;
     let id = pod.start(pod.script("sleep 100")).await.unwrap();
     let begun = Instant::now();
     assert_eq!(pod.exec(&id, "true").await.code, Some(0));
-    // Twice the time one takes to begin, in steps.
+    // The steps cover twice the time that one command takes to start.
     let step = begun.elapsed() / 12;
     for round in 0..8 {
         let calls: Vec<_> = (0..3)
@@ -114,7 +114,7 @@ async fn commands_killed_at_any_moment_leave_nothing() {
                 })
             })
             .collect();
-        // Meanwhile others start and end.
+        // Other containers start and end in the meantime.
         assert_eq!(pod.output(pod.script("echo fine")).await, "fine\n");
         for call in calls {
             assert_eq!(call.await.unwrap().unwrap().code, None);
@@ -149,7 +149,7 @@ async fn no_sleepers(pod: &Pod, id: &outrigger_runtime::ContainerId) {
     loop {
         let done = pod.exec(id, "ps -o args | grep -c 'sleep 7[0-9]'").await;
         if done.output == b"1\n" || done.output == b"0\n" {
-            // grep itself may show.
+            // The list may contain grep itself.
             return;
         }
         assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&pod.exec(id, "ps").await.output));
@@ -222,7 +222,8 @@ async fn a_terminal_is_the_container_s_own() {
     spec.identity.run_as_user = Some(33);
     let id = pod.start(spec).await.unwrap();
     let size = WindowSize { columns: 91, rows: 17 };
-    // A signal would interrupt a `read`, which looks like the end of the input: wait for it first.
+    // A signal would interrupt a `read`, which looks like the end of the input. The script therefore waits
+    // for the signal first.
     let script = "trap 'stty size; resized=1' WINCH; stty size; tty; echo to $TERM >/dev/tty; id -u; \
         echo to $(tty) > $(tty); while [ -z \"$resized\" ]; do sleep 0.05; done; \
         while read line; do echo got $line; done";

@@ -1,4 +1,4 @@
-//! The files that containers see.
+//! Tests of the files that containers see.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -122,7 +122,7 @@ async fn without_overlayfs_the_image_is_copied() {
     let mut spec = pod.script("touch /x; echo $?");
     spec.read_only_rootfs = true;
     assert!(pod.output(spec).await.contains("1\n"));
-    // The pod's own mounts are below the overlay that is about to be removed.
+    // The pod's own mounts are below the overlay that is removed next.
     pod.runtime.remove_sandbox(&pod.id).await.unwrap();
     rustix::mount::unmount(&state, rustix::mount::UnmountFlags::DETACH).unwrap();
 }
@@ -220,7 +220,8 @@ async fn nothing_is_mounted_over_proc_or_the_root() {
             "{error:?}"
         );
     }
-    // A link of the image leads to the root, whatever it looks like; a directory in it is no root.
+    // A link of the image leads to the root, whatever it looks like. A directory below the root is not the
+    // root.
     let image = pod.scratch("links");
     symlink("/", image.join("root")).unwrap();
     symlink("root/../..", image.join("around")).unwrap();
@@ -255,7 +256,7 @@ async fn a_missing_source_may_appear() {
     pod.finish().await;
 }
 
-/// A directory that is a shared mount, as systemd makes all of them.
+/// Creates a directory that is a shared mount. systemd makes all mounts shared.
 fn shared(pod: &Pod, name: &str) -> PathBuf {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let dir = pod.scratch(name);
@@ -303,7 +304,7 @@ async fn the_container_s_mounts_reach_the_host_only_when_asked() {
         spec.mounts = vec![Mount { propagation, ..mount(&dir, "/data", false) }];
         let id = spec.id.clone();
         pod.output(spec).await;
-        // When the container is gone, its mounts on the host stay.
+        // When the container is removed, its mounts on the host stay.
         pod.runtime.remove_container(&id).await.unwrap();
         let reached = dir.join("sub/mark").exists();
         unmount(&dir.join("sub"));
@@ -325,7 +326,7 @@ async fn devices_are_the_usual_ones() {
 
 async fn masked_paths_are_empty() {
     let pod = Pod::new().await;
-    // Not every kernel has every path: a missing one is hidden too.
+    // Not every kernel has every path. A missing path counts as hidden.
     let script = "exec 2>&1; for f in kcore keys timer_list sched_debug interrupts; do \
                   [ -e /proc/$f ] && [ \"$(wc -c < /proc/$f)\" != 0 ] && echo $f; done; \
                   ls -A /sys/firmware /proc/scsi /proc/acpi 2>/dev/null | grep -v -e : -e '^$'; \
@@ -369,12 +370,12 @@ async fn no_descriptor_of_the_host_is_left_open() {
     pod.finish().await;
 }
 
-/// A shim may outlive everything: locks and pipes inherited from the process that started the run would stay
-/// open.
+/// A shim may outlive everything. Locks and pipes that it inherited from the process that started the run
+/// would stay open.
 async fn shims_inherit_no_descriptor() {
     let pod = Pod::new().await;
     let file = pod.scratch("inherited").join("lock");
-    // Without O_CLOEXEC, as a shell opens descriptors for its commands.
+    // Without O_CLOEXEC, like descriptors that a shell opens for its commands.
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::RDWR;
     let lock = rustix::fs::open(&file, flags, rustix::fs::Mode::RUSR).unwrap();
     let id = pod.start(pod.script("sleep 100")).await.unwrap();

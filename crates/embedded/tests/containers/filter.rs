@@ -1,5 +1,5 @@
-//! The default system call filter, tried from inside: every number, both architectures, and the relevant
-//! arguments.
+//! Tests of the default system call filter from inside a container: every number, both architectures, and the
+//! relevant arguments.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ outrigger_testkit::trials![
     common_programs_run_under_the_filter,
 ];
 
-/// The list the filter is made of.
+/// The list from which the filter is made.
 const TABLE: &str = include_str!("../../src/seccomp/syscalls.tsv");
 
-/// The directory of the program below, if it cannot be compiled.
+/// The variable with the directory of the program below, if it cannot be compiled.
 const PROBE_VARIABLE: &str = "OUTRIGGER_TEST_PROBE";
 
 /// The directory of a program that makes calls and prints the result of each.
@@ -67,7 +67,7 @@ async fn outcomes(pod: &Pod, what: &str, seccomp: Seccomp) -> BTreeMap<(String, 
         .collect()
 }
 
-/// The table's column for an architecture: number to name and access.
+/// The table's column for an architecture, as a map from number to name and access.
 fn column(arch: &str) -> BTreeMap<u32, (&'static str, &'static str)> {
     let at = match arch {
         "64" if cfg!(target_arch = "aarch64") => 3,
@@ -83,13 +83,14 @@ fn column(arch: &str) -> BTreeMap<u32, (&'static str, &'static str)> {
 
 const EPERM: &str = "1";
 const ENOSYS: &str = "38";
-/// The newest call in the list; later ones do not exist for a container.
+/// The newest call in the list. Later calls do not exist for a container.
 const NEWEST: u32 = 467;
-/// Of the capabilities that permit calls, containers have this one by default.
+/// The conditions in the table that apply to a container by default: a capability and a kernel version.
 const OPEN_BY_DEFAULT: [&str; 2] = ["SYS_CHROOT", "kernel4.8"];
 
 async fn every_call_does_what_the_table_says() {
-    // Each in a separate pod: what the first one leaves in the IPC namespace affects the second one.
+    // Each container runs in a separate pod, because what the first one leaves in the IPC namespace would
+    // affect the second one.
     let (first, pod) = (Pod::new().await, Pod::new().await);
     let free = outcomes(&first, "all", Seccomp::Unconfined).await;
     let filtered = outcomes(&pod, "all", Seccomp::Default).await;
@@ -102,7 +103,7 @@ async fn every_call_does_what_the_table_says() {
             count += 1;
             let known = table.get(&key.1).filter(|_| arch != "x32");
             let expected = match known {
-                // Without valid arguments nothing is done: it fails as it would without a filter.
+                // Without valid arguments, the call does nothing. It fails as it would without a filter.
                 Some((_, "allow")) => free[key].as_str(),
                 Some((_, words)) if words.split(',').any(|word| OPEN_BY_DEFAULT.contains(&word)) => {
                     free[key].as_str()
@@ -142,7 +143,7 @@ async fn arguments_decide_where_they_should() {
         ("personality-read-implies-exec", EPERM),
     ];
     if results.contains_key("i386-socket-unix") {
-        // An OCI runtime cannot tell the calls in it apart.
+        // An OCI runtime cannot distinguish the calls in it.
         let is_oci = std::env::var_os(OCI_RUNTIME_VARIABLE).is_some();
         let socketcall = if is_oci { ENOSYS } else { EPERM };
         expected.extend([
@@ -161,7 +162,7 @@ async fn arguments_decide_where_they_should() {
     pod.finish().await;
 }
 
-/// Common programs, on the libc of this machine.
+/// Common programs run with the libc of this machine.
 async fn common_programs_run_under_the_filter() {
     let pod = Pod::new().await;
     let python = "import threading, subprocess, socket, tempfile, multiprocessing, os, time, select, mmap, signal

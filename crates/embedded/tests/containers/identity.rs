@@ -1,4 +1,4 @@
-//! Users and privileges of containers.
+//! Tests of users and privileges of containers.
 
 use std::fs;
 
@@ -109,7 +109,7 @@ fn field(status: &str, name: &str) -> u64 {
     u64::from_str_radix(line, 16).expect("a number")
 }
 
-/// The capabilities of this process, which it could give at most.
+/// The capabilities of this process. A container cannot get more.
 fn ours() -> u64 {
     field(&fs::read_to_string("/proc/self/status").expect("status"), "CapBnd")
 }
@@ -197,7 +197,7 @@ async fn the_default_filter_applies() {
 
 async fn the_default_filter_denies() {
     let pod = Pod::new().await;
-    // Everything here needs no capability, or one the container has.
+    // Everything here needs no capability, or one that the container has.
     let script =
         "unshare -U true && echo made a user namespace; mount -t tmpfs none /tmp && echo mounted; true";
     let log = pod.output(pod.script(script)).await;

@@ -1,4 +1,4 @@
-//! Start, end, signals and logs.
+//! Tests of start, end, signals and logs.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,7 @@ async fn a_trap_hears_term() {
     pod.runtime.terminate(&id, Duration::from_secs(30)).await.unwrap();
     assert_eq!(pod.wait(&id).await.code, 7);
     assert_eq!(log_text(&log), "ready\nbye\n");
-    // A container that is gone is not an error.
+    // A container that has already ended is not an error.
     pod.runtime.terminate(&id, Duration::ZERO).await.unwrap();
     pod.runtime.kill(&id).await.unwrap();
     pod.finish().await;
@@ -143,14 +143,15 @@ async fn a_program_with_an_endless_name_is_a_start_error() {
     pod.finish().await;
 }
 
-/// In a shared pid namespace a process of another container may stop the first process before it is the program.
+/// In a shared pid namespace, a process of another container may stop the first process before it has
+/// executed the program.
 async fn a_start_that_hangs_can_be_ended() {
     let pod = Pod::new().await;
     let id = pod.runtime.create_container(&pod.id, pod.script("sleep 100")).await.unwrap();
     let first = rustix::process::Pid::from_raw(pod.first_process(&id) as i32).unwrap();
     rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
     let mut start = Box::pin(pod.runtime.start_container(&id));
-    // The request is sent, before that to kill it.
+    // This request is sent before the one to kill it.
     tokio::select! {
         biased;
         started = &mut start => panic!("{started:?}"),
@@ -292,7 +293,7 @@ async fn waiting_works_before_the_start_and_for_many() {
 
 async fn times_are_in_order() {
     let mut seen = Vec::new();
-    // The time of day may be set while this runs. What is wrong by itself is wrong each time.
+    // The time of day may be changed while this runs. A real error would occur each time.
     for _ in 0..3 {
         let pod = Pod::new().await;
         let before = std::time::SystemTime::now();

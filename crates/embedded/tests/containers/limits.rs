@@ -1,4 +1,4 @@
-//! Resource limits and devices.
+//! Tests of resource limits and devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ outrigger_testkit::trials![
     everything_dies_with_the_container,
 ];
 
-/// Fills memory: tail keeps all of an endless line.
+/// Fills memory, because tail keeps an endless line as a whole.
 const EAT: &str = "tail /dev/zero";
 const MIB: u64 = 1 << 20;
 
@@ -78,12 +78,12 @@ async fn a_fork_bomb_is_contained() {
     eventually("forks are refused", || refused() > 0).await;
     let now: u64 = limit(&pod, &id.0, "pids.current", "pids.current").parse().unwrap();
     assert!(now <= 60, "{now} processes");
-    // Its neighbour is not affected, and the bomb ends with its pod.
+    // Its neighbour is not affected, and the fork bomb ends with its pod.
     assert_eq!(pod.output(pod.script("for i in 1 2 3 4 5; do true & done; wait; echo fine")).await, "fine\n");
     pod.finish().await;
 }
 
-/// The log is not read, and the container never pauses.
+/// Nobody reads the log, and the container never pauses.
 async fn a_flood_of_output_fills_neither_disk_nor_memory() {
     let pod = Pod::new().await;
     let logs = pod.scratch("logs");
@@ -91,7 +91,7 @@ async fn a_flood_of_output_fills_neither_disk_nor_memory() {
     spec.log_path = logs.join("0.log");
     spec.log_limits = outrigger_runtime::LogLimits { max_bytes: 4 * MIB, max_files: 3 };
     let used = || {
-        // A file that is being renamed may be seen under both names.
+        // A file that is being renamed may be listed under both names.
         let files = fs::read_dir(&logs).unwrap().flatten().filter_map(|entry| entry.metadata().ok());
         let sizes: BTreeMap<u64, u64> = files.map(|metadata| (metadata.ino(), metadata.len())).collect();
         sizes.values().sum::<u64>()
@@ -116,7 +116,7 @@ async fn a_flood_of_output_fills_neither_disk_nor_memory() {
     pod.finish().await;
 }
 
-/// The process that writes a container's log.
+/// The pid of the process that writes a container's log.
 fn limit_shim(pod: &Pod, container: &str) -> u32 {
     let text = fs::read_to_string(pod.container_dir(container).join("state.json"));
     let state: serde_json::Value = serde_json::from_str(&text.expect("a state")).expect("JSON");
@@ -129,7 +129,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// A file of a container's cgroup, wherever its controller is.
+/// The content of a file in a container's cgroup, in the hierarchy that has its controller.
 fn limit(pod: &Pod, container: &str, v1: &str, v2: &str) -> String {
     let dirs: Vec<PathBuf> = cgroups(&pod.id.0).iter().map(|dir| dir.join(container)).collect();
     let found =
@@ -159,7 +159,7 @@ async fn exec_is_limited_too() {
     pod.finish().await;
 }
 
-/// A process that may trace it could make it fork and allocate endlessly.
+/// A process that may trace the process that holds the namespace could make it fork and allocate endlessly.
 async fn what_holds_a_shared_pid_namespace_is_limited() {
     let pod = Pod::with(|spec| spec.share_pid = true).await;
     let text = fs::read_to_string(pod.dir.join("sandbox.json")).unwrap();
@@ -210,7 +210,7 @@ async fn an_impossible_oom_score_is_no_error() {
 }
 
 async fn everything_dies_with_the_container() {
-    // In each kind of pid namespace: an orphan in its own session escapes most easily.
+    // This is tried in each kind of pid namespace, because an orphan in its own session escapes most easily.
     for (host_pid, share_pid) in [(false, false), (true, false), (false, true)] {
         let pod = Pod::with(|spec| (spec.host_pid, spec.share_pid) = (host_pid, share_pid)).await;
         let mark = pod.scratch("mark");
@@ -230,7 +230,7 @@ async fn everything_dies_with_the_container() {
     }
 }
 
-/// Whether a process with the marked command line is in one of the sandbox' container cgroups.
+/// Whether a process with the marked command line is in one of the cgroups of the sandbox's containers.
 fn processes_in(sandbox: &str) -> bool {
     let found = fs::read_dir("/proc").into_iter().flatten().flatten().any(|entry| {
         let path = entry.path();

@@ -1,6 +1,6 @@
-//! The same containers on machines with other cgroups than this one.
+//! Runs the same containers on machines with other cgroups than this one.
 //!
-//! The runtime uses the mounted hierarchies: a mount namespace with fewer cgroup mounts represents a machine
+//! The runtime uses the mounted hierarchies. A mount namespace with fewer cgroup mounts represents a machine
 //! without the others.
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
@@ -10,13 +10,13 @@ outrigger_testkit::trials![v1_only, v2_only, no_cgroups];
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Moves this (single-threaded) process to such a machine.
+/// Moves this single-threaded process to such a machine.
 pub(crate) fn enter(kind: &str) {
-    // SAFETY: a mount namespace is nothing that could surprise another thread, and there is none yet.
+    // SAFETY: a new mount namespace cannot surprise another thread, and there is no other thread yet.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.expect("mount namespace");
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private");
     if kind == "v1" {
-        // On a machine with only v2 there is nothing to remove, and nothing left to test.
+        // On a machine with only v2, there is nothing to remove and nothing else to test.
         unmount(format!("{CGROUPS}/unified"), UnmountFlags::DETACH).expect("unified");
         return;
     }
@@ -26,7 +26,7 @@ pub(crate) fn enter(kind: &str) {
     }
 }
 
-/// Runs tests whose name contains one of the filters on such a machine.
+/// Runs the tests whose names contain one of the filters on such a machine.
 async fn run_on(kind: &str, filters: &[&str]) {
     for filter in filters {
         let run = Command::new("/proc/self/exe")

@@ -1,6 +1,7 @@
-//! Real containers, created by the embedded runtime. Needs root and a static busybox at /bin/busybox.
+//! Tests with real containers that the embedded runtime creates. They need root and a static busybox at
+//! /bin/busybox.
 //!
-//! The test binary is its own shim, like the product's binary: hence no standard harness.
+//! The test binary is its own shim, like the product's binary, so it does not use the standard harness.
 
 mod users;
 

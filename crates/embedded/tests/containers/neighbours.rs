@@ -1,5 +1,5 @@
-//! What root of a pod with a user namespace can do to the host and to other pods, if all other isolation has
-//! failed or was disabled.
+//! Tests of what root of a pod with a user namespace can do to the host and to other pods, if all other
+//! isolation has failed or was disabled.
 
 use std::fs;
 use std::io;
@@ -46,8 +46,8 @@ async fn sleeper(pod: &Pod) -> (ContainerId, u32) {
     (id, started.pid)
 }
 
-/// Becomes root of the user namespace of process `own`, with all its capabilities but among the host's
-/// processes, files and mounts, and reports what it can do to process `other`.
+/// Becomes root of the user namespace of process `own`, with all its capabilities, but sees the host's
+/// processes, files and mounts. Reports what it can do to process `other`.
 pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
     let namespace = fs::File::open(format!("/proc/{own}/ns/user")).expect("a namespace");
     // SAFETY: plain system calls of a process with one thread.
@@ -56,7 +56,7 @@ pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
             && libc::setgroups(0, std::ptr::null()) == 0
             && libc::setresgid(0, 0, 0) == 0
             && libc::setresuid(0, 0, 0) == 0
-            // Like a process of the container.
+            // Dumpable, like a process of the container.
             && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0
     };
     assert!(joined, "{}", io::Error::last_os_error());
@@ -82,7 +82,7 @@ pub(crate) fn be_root_of(own: &str, other: &str) -> ! {
         ("ipc", join("ns/ipc")),
         ("mnt", join("ns/mnt")),
         ("user", join("ns/user")),
-        // SAFETY: as above; the process is let go at once.
+        // SAFETY: as above; the process is released at once.
         ("ptrace", check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) })),
         ("limits", {
             let none = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
@@ -108,12 +108,12 @@ fn done(own: u32, other: u32) -> Vec<String> {
     text.lines().filter_map(|line| line.strip_suffix(" done")).map(str::to_owned).collect()
 }
 
-/// As if it had escaped from its pid, mount and all other namespaces.
+/// Root of a pod behaves as if it had escaped from its pid, mount and all other namespaces.
 async fn root_of_a_pod_is_nobody_among_the_host_s_processes() {
     let (one, two) = (pod().await, pod().await);
     let ((_, own), (_, other)) = (sleeper(&one).await, sleeper(&two).await);
     let (_, same) = sleeper(&one).await;
-    // Make sure that refusals are for the right reason.
+    // This makes sure that the refusals have the right reason.
     let able = done(own, same);
     for what in ["signal", "environ", "mem", "root", "ptrace", "net", "limits"] {
         assert!(able.iter().any(|able| able == what), "{what} of a neighbour in the pod: {able:?}");
@@ -125,7 +125,7 @@ async fn root_of_a_pod_is_nobody_among_the_host_s_processes() {
     two.finish().await;
 }
 
-/// Being root of a user namespace permits nothing more in the filter: its exceptions depend on the
+/// The filter permits nothing more to root of a user namespace, because its exceptions depend on the
 /// container's capabilities.
 async fn namespaces_cannot_be_made() {
     let pod = pod().await;
@@ -145,7 +145,8 @@ async fn namespaces_cannot_be_made() {
     pod.finish().await;
 }
 
-/// Every file of /proc and /sys that can be opened for writing, with nothing masked and every capability.
+/// Tries every file of /proc and /sys that can be opened for writing, with nothing masked and with every
+/// capability.
 async fn the_kernel_s_settings_are_out_of_reach() {
     let pod = pod().await;
     let script = "exec 2>/dev/null; mount -o remount,rw /sys; mount -o remount,rw /proc/sys; mount -o remount,rw /proc; \
@@ -154,7 +155,7 @@ async fn the_kernel_s_settings_are_out_of_reach() {
                   while read f; do (: >> $f) 2>/dev/null && echo $f; done; echo end";
     let log = pod.output(mighty(&pod, script)).await;
     assert!(log.ends_with("end\n") && log.contains("/proc/sys/net/"), "{log}");
-    // Settings of the pod's own namespaces.
+    // These are settings of the pod's own namespaces.
     let own = [
         "/proc/sys/net/",
         "/proc/sys/user/",
@@ -165,7 +166,7 @@ async fn the_kernel_s_settings_are_out_of_reach() {
         "/proc/sys/kernel/auto_msgmni",
         "/proc/sys/kernel/hostname",
         "/proc/sys/kernel/domainname",
-        // Of the pid namespace.
+        // This is a setting of the pid namespace.
         "/proc/sys/kernel/ns_last_pid",
         "/proc/sys/kernel/pid_max",
         // Every user may request load notifications.
@@ -178,7 +179,7 @@ async fn the_kernel_s_settings_are_out_of_reach() {
     pod.finish().await;
 }
 
-/// Also with SYS_ADMIN, which may mount them.
+/// Tries this also with SYS_ADMIN, which may mount cgroups.
 async fn cgroups_are_out_of_reach() {
     let pod = pod().await;
     let script = "mkdir -p /m; for kind in 'cgroup2 none' 'cgroup -o devices none' 'cgroup -o pids none' \
@@ -211,7 +212,7 @@ async fn nothing_of_the_host_can_be_mounted() {
          mount -t tmpfs none /m && mknod /m/null c 1 3 && echo DEVICE; true"
     );
     let log = pod.output(mighty(&pod, &script)).await;
-    // A file system of programs for the kernel, which belongs to the namespace and must stay empty.
+    // A file system of programs for the kernel. It belongs to the namespace and must stay empty.
     let others: Vec<&str> = log.lines().filter(|line| *line != "MOUNTED bpf").collect();
     assert_eq!(others, Vec::<&str>::new());
     pod.finish().await;
@@ -265,8 +266,8 @@ async fn privileged_is_privileged_in_its_namespace_only() {
     pod.finish().await;
 }
 
-/// A device of an image has the mode of the image. Runs on machines without device cgroups too: see
-/// `machines`.
+/// A device in an image has the mode that the image gives it. This also runs on machines without device
+/// cgroups (see `machines`).
 async fn nodes_in_images_and_volumes_stay_closed() {
     let has_cgroups = ["devices/cgroup.procs", "unified/cgroup.procs", "cgroup.procs"]
         .iter()
@@ -320,7 +321,8 @@ async fn nodes_in_images_and_volumes_stay_closed() {
     pod.finish().await;
 }
 
-/// They are the host's own, mounted, or nodes of the container: either way the host's cannot be changed.
+/// The devices are mounts of the host's own nodes, or nodes of the container. In both cases the host's cannot
+/// be changed.
 async fn devices_of_the_host_cannot_be_changed() {
     let pod = pod().await;
     let names = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -341,7 +343,7 @@ async fn devices_of_the_host_cannot_be_changed() {
     pod.finish().await;
 }
 
-/// Also for a container that may mount: the file behind them belongs to the host.
+/// This also applies to a container that may mount. The file behind the volume belongs to the host.
 async fn read_only_volumes_stay_read_only() {
     let pod = pod().await;
     let (dir, files) = (pod.scratch("volume"), pod.scratch("files"));

@@ -1,4 +1,4 @@
-//! The same tests with an OCI runtime.
+//! Runs the same tests with an OCI runtime.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ outrigger_testkit::trials![
     an_unknown_class_is_refused,
 ];
 
-/// The tests of an OCI runtime in every test run; the others do not depend on it.
+/// The tests that are run with an OCI runtime in every test run. The others do not depend on the runtime.
 const TESTS: [&str; 46] = [
     "lifecycle::exit_codes_are_reported",
     "lifecycle::a_signal_shows_in_the_exit",
@@ -67,7 +67,7 @@ const TESTS: [&str; 46] = [
     "filter::arguments_decide",
 ];
 
-/// Where crun 1.8 differs, as described in docs/guide/oci-runtimes.md.
+/// The tests in which crun 1.8 differs, as described in docs/guide/oci-runtimes.md.
 const NOT_CRUN: [&str; 2] = ["exec::a_terminal_is", "filesystem::mounts_of_the_host"];
 
 async fn runc_does_the_same() {
@@ -95,7 +95,7 @@ async fn run_with(name: &str, except: &[&str]) {
         .filter(|name| TESTS.iter().any(|test| name.starts_with(test) && !except.contains(test)));
     let mut run = Command::new("/proc/self/exe");
     run.env(OCI_RUNTIME_VARIABLE, name).args(["--exact", "--test-threads", "4"]);
-    // Several names at a time are not supported: skip all others.
+    // Several names at a time are not supported, so all others are skipped.
     let wanted: Vec<&str> = wanted.collect();
     assert!(wanted.len() >= TESTS.len() - except.len(), "{wanted:?}");
     let others =

@@ -1,4 +1,4 @@
-//! Ownership of pods: leftovers of a process that dies, and adoption by a node that restarts.
+//! Tests of the ownership of pods: what a process leaves when it dies, and adoption by a node that restarts.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -42,7 +42,7 @@ pub(crate) fn own_a_pod(owner: &OsStr, state_dir: &Path) -> ! {
         let mut spec = pod.script("exec sleep 31337");
         spec.resources.memory_limit_bytes = Some(64 << 20);
         pod.start(spec).await.unwrap();
-        // Not the state directory itself: its mounts cannot be id-mapped.
+        // This is not the state directory itself, because its mounts cannot be id-mapped.
         let sign = state_dir.join("sign");
         fs::create_dir(&sign).unwrap();
         let mut spec = pod.script("while [ ! -e /state/go ]; do sleep 0.01; done; echo going; exit 9");
@@ -242,7 +242,7 @@ async fn what_a_node_does_not_adopt_it_removes() {
     assert!(matches!(lost, RuntimeError::Config(_)), "{lost}");
 }
 
-/// A pod left by a node. The runtime is dropped as if its process ended: nothing is stopped.
+/// A pod that a node has left. The runtime is dropped as if its process had ended, and nothing is stopped.
 async fn left_by_a_node(
     state: &Path,
     script: &str,
@@ -257,7 +257,7 @@ async fn left_by_a_node(
     id
 }
 
-/// No two containers of a runtime have the same name.
+/// The id of a container. No two containers of a runtime have the same one.
 fn container(pod: &SandboxId, number: usize) -> ContainerId {
     ContainerId(format!("{pod}-{number}"))
 }
@@ -288,7 +288,7 @@ async fn published_ports_are_opened_again() {
     .await;
     eventually("the port is closed with its node", || TcpStream::connect(host).is_err()).await;
 
-    // The port is in use: the pod is adopted all the same, and answers once the port is free.
+    // The port is in use. The pod is adopted anyway, and answers as soon as the port is free.
     let thief = std::net::TcpListener::bind(host).unwrap();
     let runtime = node(state.path()).await;
     adopt(&runtime, &id).await;
@@ -341,7 +341,7 @@ async fn a_shim_that_does_not_answer_is_given_up() {
     let state_json = || -> serde_json::Value {
         serde_json::from_slice(&fs::read(dir.join("state.json")).unwrap()).unwrap()
     };
-    // It tells of a start before it writes it down.
+    // The shim reports a start before it writes it to disk.
     eventually("the start is written down", || state_json()["started"].is_object()).await;
     let shim = state_json()["shim"]["pid"].as_i64().unwrap() as i32;
     let shim = rustix::process::Pid::from_raw(shim).unwrap();
@@ -364,7 +364,7 @@ async fn a_machine_that_was_started_again_has_no_sandboxes() {
         .await;
         let id = pod.id.clone();
         drop(pod);
-        // The state after a reboot: files, no mounts.
+        // The state after a reboot: files without mounts.
         let runtime = node(state.path()).await;
         let ns = runtime.pod_dir(&id).join("ns");
         rustix::mount::unmount(&ns, rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -375,7 +375,7 @@ async fn a_machine_that_was_started_again_has_no_sandboxes() {
     }
 }
 
-/// The number of pods, for manual measurements.
+/// The variable with the number of pods, for manual measurements.
 const PODS_VARIABLE: &str = "OUTRIGGER_TEST_PODS";
 
 async fn many_pods_are_adopted_at_once() {

@@ -1,4 +1,4 @@
-//! Sandboxes: what the containers of a pod share.
+//! Tests of sandboxes: what the containers of a pod share.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ outrigger_testkit::trials![
     a_shim_is_small,
 ];
 
-/// Inodes of a container's namespaces as the container sees them.
+/// Prints the inodes of a container's namespaces as the container sees them.
 const NAMESPACES: &str = "for n in net ipc uts pid mnt cgroup; do readlink /proc/self/ns/$n; done";
 
 async fn namespaces_are_shared_within_the_pod() {
@@ -81,14 +81,14 @@ async fn pids_can_be_shared() {
     // The process that holds the namespace reveals nothing about the host.
     let holder: Vec<&str> = seen.lines().nth(1).unwrap().split_whitespace().collect();
     assert_eq!(holder, ["1", "pause"], "{seen}");
-    // A process that may trace it can make it call the kernel: it has the same filter as the others.
+    // A process that may trace it can make it call the kernel, so it has the same filter as the others.
     assert_eq!(pod.output(pod.script("grep Seccomp: /proc/1/status")).await, "Seccomp:\t2\n");
     assert_eq!(pod.output(pod.script("[ $$ != 1 ] && echo not first")).await, "not first\n");
     assert_eq!(pod.exec(&first, "kill -0 $(pidof sleep)").await.code, Some(0));
     pod.runtime.terminate(&first, Duration::ZERO).await.unwrap();
     let exit = pod.wait(&first).await;
     assert_eq!((exit.code, exit.signal), (143, Some(15)), "not being pid 1 it dies of TERM");
-    // Orphans are reaped by the process that holds the namespace.
+    // The process that holds the namespace reaps orphans.
     let log = pod
         .output(pod.script("sh -c 'true & exec true'; sleep 0.2; ps -o stat,args | grep -c '^Z' || true"))
         .await;
@@ -195,7 +195,7 @@ async fn a_missing_sandbox_is_not_found() {
     pod.finish().await;
 }
 
-/// The pids of a container's shim and first process, as stored by the shim.
+/// The pids of a container's shim and first process, as the shim stores them.
 pub(crate) fn pids(pod: &Pod, container: &str) -> (i32, i32) {
     let text = fs::read(pod.container_dir(container).join("state.json")).unwrap();
     let state: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -237,7 +237,7 @@ async fn shims_do_not_depend_on_their_fork_server() {
     assert_eq!(line.trim_end_matches('\0'), format!("outrigger\0shim\0container\0{first}"));
     let second = pod.start(pod.script("sleep 100")).await.unwrap();
     assert_eq!(parent(pids(&pod, &second.0).0), server);
-    // Each has a session of its own.
+    // Each has its own session.
     let session = |pid| rustix::process::getsid(rustix::process::Pid::from_raw(pid)).unwrap();
     assert_eq!(session(shim).as_raw_nonzero().get(), shim);
 
@@ -246,7 +246,7 @@ async fn shims_do_not_depend_on_their_fork_server() {
     assert_eq!(pod.wait(&third).await.code, 3);
     assert_eq!(pod.exec(&first, "echo still there").await.output, b"still there\n");
 
-    // One that is stopped is given up.
+    // A stopped fork server is abandoned.
     let fourth = pod.start(pod.script("sleep 100")).await.unwrap();
     let stopped = parent(pids(&pod, &fourth.0).0);
     assert_ne!(stopped, server);

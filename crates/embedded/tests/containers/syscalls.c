@@ -1,4 +1,4 @@
-// Makes system calls with senseless arguments and prints what came of each: "ARCH NUMBER ok|ERRNO|signal|exit|hang".
+// Makes system calls with senseless arguments and prints the result of each: "ARCH NUMBER ok|ERRNO|signal|exit|hang".
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/sched.h>
@@ -87,7 +87,7 @@ static int has_i386(void) {
 #endif
 }
 
-// Forks as clone(2) does, the child ending at once.
+// Forks like clone(2). The child ends at once.
 static long cloned(long result) {
     if (result == 0) _exit(0);
     return result;
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
         arguments();
         return 0;
     }
-    // One for each call: what a call has forked may write its result late.
+    // One for each call, because a process that a call has forked may write its result late.
     volatile long *slot = mmap(NULL, 16384, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int kind = NATIVE; kind <= X32; kind++) {
         if (kind == I386 && !has_i386()) continue;

@@ -1,4 +1,4 @@
-//! Pods with their own user namespace.
+//! Tests of pods with their own user namespace.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -35,7 +35,7 @@ fn mount(source: &Path, target: &str) -> Mount {
     }
 }
 
-/// The uid a process has on the host.
+/// The uid of a process as the host sees it.
 fn host_uid(pid: u32) -> u32 {
     fs::metadata(format!("/proc/{pid}/stat")).expect("a process").uid()
 }
@@ -54,7 +54,7 @@ async fn root_is_nobody_on_the_host() {
     assert_eq!(host_uid(started.pid), map[1]);
     let made = pod.layer_dir(&id.0).join("upper/made");
     assert_eq!(fs::metadata(made).unwrap().uid(), map[1], "what it writes is nobody's on the host");
-    // Commands too.
+    // Commands have it too.
     let output =
         pod.exec(&id, "id -u; cat /proc/self/uid_map; touch /etc/passwd && echo written").await.output;
     let output = String::from_utf8(output).unwrap();
@@ -81,7 +81,7 @@ async fn files_keep_their_ids() {
     pod.finish().await;
 }
 
-/// Which user a program becomes on the host that root of a container marked as set-user-id.
+/// Determines as which user a program runs on the host if root of a container has made it set-user-id.
 async fn setuid_programs_are_nobody_s_on_the_host() {
     let pod = pod().await;
     let spec =
@@ -111,7 +111,7 @@ async fn terminals_and_shared_processes_work() {
     pod.finish().await;
 }
 
-/// Neither devices nor the kernel's settings are accessible, with all capabilities.
+/// Even with all capabilities, neither devices nor the kernel's settings are accessible.
 async fn capabilities_end_at_the_namespace() {
     let pod = pod().await;
     let mut spec = pod.script(
@@ -148,7 +148,7 @@ async fn pods_have_different_ids() {
     let script = "awk '{ print $2 }' /proc/self/uid_map";
     let (first, second) = (one.output(one.script(script)).await, two.output(two.script(script)).await);
     assert_ne!(first, second);
-    // The same within a pod.
+    // The result is the same within a pod.
     assert_eq!(one.output(one.script(script)).await, first);
     let claim = Path::new("/run/outrigger/ids").join(first.trim());
     assert!(claim.exists());
@@ -170,8 +170,8 @@ async fn what_the_namespace_does_not_have_is_refused() {
     pod.finish().await;
 }
 
-/// What an image names as its user does not give it the host's users: it is refused, also where the namespace
-/// is not required, and says how to run it.
+/// An image cannot get the host's users by the user that it names. It is refused even if the namespace is not
+/// required. The error says how to run it.
 async fn an_image_cannot_ask_for_the_host_s_users() {
     for wanted in [UserNamespace::Auto, UserNamespace::Required] {
         let pod = Pod::with(|spec| spec.user_namespace = wanted).await;
@@ -206,7 +206,7 @@ async fn an_image_cannot_ask_for_the_host_s_users() {
                 assert!(error.contains(part), "{user}: {error}");
             }
         }
-        // Nothing of it has cost the pod its namespace.
+        // The pod still has its user namespace after all this.
         let output = pod.output(of("7:7")).await;
         let words: Vec<&str> = output.split_whitespace().collect();
         assert!(words[0] == "7" && words[1] == "0" && words[2] != "0", "{output}");
@@ -214,7 +214,8 @@ async fn an_image_cannot_ask_for_the_host_s_users() {
     }
 }
 
-/// Files of ids that a pod does not have are nobody's in it. None of them makes it a pod of the host's users.
+/// Files of ids that a pod does not have belong to nobody in it. None of them makes the pod use the host's
+/// users.
 async fn files_of_other_ids_are_nobody_s() {
     for wanted in [UserNamespace::Auto, UserNamespace::Required] {
         let pod = Pod::with(|spec| spec.user_namespace = wanted).await;
@@ -222,7 +223,7 @@ async fn files_of_other_ids_are_nobody_s() {
         fs::create_dir(top.join("dir")).unwrap();
         fs::write(top.join("dir/file"), "content\n").unwrap();
         fs::create_dir(top.join("suid")).unwrap();
-        // It looks at its own name.
+        // busybox chooses its applet by its own name.
         fs::copy("/bin/busybox", top.join("suid/busybox")).unwrap();
         for (name, uid, gid, mode) in [
             ("dir", 70_000, 0, 0o755),
@@ -247,7 +248,7 @@ async fn files_of_other_ids_are_nobody_s() {
     }
 }
 
-/// The range after a pod's last id belongs to another pod.
+/// The ids after a pod's last one belong to another pod.
 async fn roots_of_images_belong_to_nobody_else() {
     let pod = pod().await;
     let top = pod.scratch("top");

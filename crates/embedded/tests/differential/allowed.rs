@@ -1,9 +1,9 @@
-//! The allowed differences, and why. The same table is in `docs/internals/security.md`.
+//! The allowed differences, with their reasons. The same table is in `docs/internals/security.md`.
 
 /// An allowed difference.
 pub(crate) struct Allowed {
     pub(crate) what: &'static str,
-    /// The runtimes it is found on.
+    /// The runtimes on which it occurs.
     pub(crate) on: &'static [&'static str],
     /// Whether a fact is part of it.
     pub(crate) matches: fn(&str) -> bool,
@@ -21,7 +21,7 @@ pub(crate) const ALLOWED: [Allowed; 12] = [
         on: BOTH,
         matches: |fact| fact.starts_with("prctl pdeathsig="),
     },
-    // libseccomp 2.5, which compiles the filter for both, does not know calls after 456: allowed ones are
+    // libseccomp 2.5, which compiles the filter for both, does not know calls after 456. Allowed ones are
     // refused there, with different errors.
     Allowed { what: "system calls that libseccomp does not know", on: BOTH, matches: is_new_call },
     // libseccomp copies the rules for `socket` to `socketcall` without their conditions, so it is refused there.
@@ -30,7 +30,7 @@ pub(crate) const ALLOWED: [Allowed; 12] = [
         on: BOTH,
         matches: |fact| fact.starts_with("call32 102 "),
     },
-    // runc checks whether the kernel has /proc/kcore before it creates the link; the link leads to a masked
+    // runc checks whether the kernel has /proc/kcore before it creates the link. The link leads to a masked
     // file.
     Allowed { what: "the link /dev/core", on: RUNC, matches: |fact| fact.starts_with("dev /dev/core ") },
     // runc gives the pipes of standard output and error to the user, not to the group.
@@ -39,8 +39,8 @@ pub(crate) const ALLOWED: [Allowed; 12] = [
         on: RUNC,
         matches: |fact| fact.starts_with("fd 1 pipe") || fact.starts_with("fd 2 pipe"),
     },
-    // The mount is read-only in both. runc makes the file system itself read-only as well, which all
-    // containers of a pod share, including privileged ones. The kernel then reports another error first.
+    // The mount is read-only in both. runc also makes the file system itself read-only, which all containers
+    // of a pod share, including privileged ones. The kernel then reports another error first.
     Allowed {
         what: "sysfs itself read-only",
         on: RUNC,
@@ -48,7 +48,7 @@ pub(crate) const ALLOWED: [Allowed; 12] = [
             fact.starts_with("mount /sys root=/ type=sysfs ro,") || fact.starts_with("access /sys")
         },
     },
-    // An empty read-only tmpfs in both: ours has a size of zero, theirs is read-only twice.
+    // Both have an empty read-only tmpfs. Ours has a size of zero, and theirs is read-only twice.
     Allowed {
         what: "options of the empty file system over a masked directory",
         on: RUNC,
@@ -63,13 +63,14 @@ pub(crate) const ALLOWED: [Allowed; 12] = [
             masked.iter().any(|path| fact.starts_with(&format!("mount {path} root=/ type=tmpfs ro,")))
         },
     },
-    // runc 1.1 lets every container open /dev/net/tun if it can create the node. Ours cannot.
+    // runc 1.1 lets every container that can create the node open /dev/net/tun. Ours cannot.
     Allowed {
         what: "the device tun",
         on: RUNC,
         matches: |fact| fact.starts_with("mknod ") && fact.contains("/probe-tun ok"),
     },
-    // Both mount a null device over masked files: ours the container's own, crun the host's, read-only.
+    // Both mount a null device over masked files. Ours is the container's own; crun's is the host's,
+    // read-only.
     Allowed {
         what: "the null device over masked files",
         on: CRUN,

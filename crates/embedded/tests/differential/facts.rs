@@ -1,10 +1,10 @@
-//! The output of the probe, without what differs in every run.
+//! Parses the output of the probe, without the parts that differ in every run.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Fields of /proc/self/status that a runtime determines.
+/// The fields of /proc/self/status that a runtime determines.
 const STATUS: [&str; 21] = [
     "Umask:",
     "Uid:",
@@ -43,15 +43,15 @@ fn fact(line: &str, hidden: &[(&Path, &str)]) -> Option<String> {
             .any(|field| rest.starts_with(field))
             .then(|| line.split_whitespace().collect::<Vec<_>>().join(" "))?,
         "ns" => namespace(rest),
-        // The kernel makes these when a terminal is opened, which privileged pods do here: whichever runs later
-        // sees more of them.
+        // The kernel creates these when a terminal is opened, which privileged pods do here. A pod that runs
+        // later therefore sees more of them.
         "dev" if rest.starts_with("/dev/vcs") => return None,
         _ => line.to_owned(),
     };
     Some(hidden.iter().fold(text, |text, (path, word)| text.replace(&*path.to_string_lossy(), word)))
 }
 
-/// `mount POINT ROOT TYPE FLAGS PROPAGATION OPTIONS`, without numbers and layers.
+/// Parses `mount POINT ROOT TYPE FLAGS PROPAGATION OPTIONS`, without numbers and layers.
 fn mount(line: &str) -> Option<String> {
     let (mount, source) = line.split_once(" - ")?;
     let mount: Vec<&str> = mount.split(' ').collect();

@@ -1,7 +1,7 @@
-//! The same pods on the embedded runtime and on installed OCI runtimes, inspected from inside by a small
-//! program. Every difference must be in the list of `allowed.rs`, with a reason.
+//! Runs the same pods on the embedded runtime and on installed OCI runtimes. A small program inspects them
+//! from inside. Every difference must be in the list in `allowed.rs`, with a reason.
 //!
-//! Needs root, gcc and runc; crun is compared as well where it is installed.
+//! This needs root, gcc and runc. crun is also compared if it is installed.
 
 mod allowed;
 
@@ -22,7 +22,7 @@ use outrigger_runtime::{ContainerId, ContainerSpec, Image, Runtime as _, UserNam
 
 use specs::{CASES, Case, Wish};
 
-/// Pods to inspect at a time.
+/// The number of pods that are inspected at a time.
 const AT_A_TIME: usize = 4;
 
 fn main() -> ExitCode {
@@ -85,7 +85,7 @@ async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Resul
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut pod = outrigger_testkit::embedded::sandbox_spec(runtime);
-    // Pods of an OCI runtime have none either.
+    // Pods of an OCI runtime have no user namespace either.
     pod.user_namespace = UserNamespace::Host;
     let log = setup.dir.join(format!("{number}.log"));
     let mut container = container(setup, log.clone(), number, case.calls);
@@ -116,7 +116,7 @@ async fn look_at(setup: &Setup, case: &Case, runtime: &EmbeddedRuntime) -> Resul
     }
 }
 
-/// Compares, and reports differences that are not allowed, and allowed ones that do not occur.
+/// Compares the results. Reports differences that are not allowed, and allowed differences that do not occur.
 fn judge(name: &'static str, results: Results) -> Result<(), Failed> {
     let mut wrong: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -201,7 +201,7 @@ fn container(setup: &Setup, log_path: PathBuf, number: u32, calls: bool) -> Cont
     ContainerSpec::new(ContainerId(format!("c{number}")), image, &["/probe", how], log_path)
 }
 
-/// A root file system with only the probe and what it inspects.
+/// A root file system with only the probe and the files that it inspects.
 fn rootfs(dir: &Path) -> Result<PathBuf, Failed> {
     for part in ["etc", "tmp", "root", "home/web", "real"] {
         fs::create_dir_all(dir.join(part))?;

@@ -1,4 +1,4 @@
-/* Says, from inside a container, what there is: one line a fact. Nothing it does changes anything outside itself. */
+/* Prints the facts about a container from inside it, one line per fact. It changes nothing outside itself. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -82,7 +82,7 @@ static void devices(const char *dir, int depth) {
   closedir(entries);
 }
 
-/* Nodes of the container's own making. */
+/* Nodes that the container itself creates. */
 static void made_devices(void) {
   static const struct { const char *name; mode_t type; unsigned major, minor; } nodes[] = {
       {"mem", S_IFCHR, 1, 1},   {"null", S_IFCHR, 1, 3},    {"kmsg", S_IFCHR, 1, 11}, {"tty1", S_IFCHR, 4, 1},
@@ -158,7 +158,7 @@ static void process(void) {
   }
 }
 
-/* What can be written to, without writing. */
+/* Checks what can be written to, without writing. */
 static void writable(const char *dir, int depth) {
   DIR *entries = opendir(dir);
   struct dirent *entry;
@@ -205,7 +205,7 @@ static void places(void) {
   }
   static const char *tries[] = {"/probe-file", "/etc/probe-file", "/tmp/probe-file", "/vol/probe-file", "/vol/sub/probe-file",
                                 "/dev/probe-file", "/dev/shm/probe-file", "/root/probe-file", "/proc/probe-file"};
-  /* Pods that are inspected at the same time share volumes: a file of another pod must not be in the way. */
+  /* Pods that are inspected at the same time share volumes. A file of another pod must not be in the way. */
   unsigned long unique = 0;
   if (getrandom(&unique, sizeof unique, 0) != sizeof unique) printf("getrandom %s\n", error_name(errno));
   for (unsigned i = 0; i < 9; i++) {
@@ -229,7 +229,7 @@ static long call32(long number, long a, long b, long c) {
   return (int)result;
 }
 
-/* What comes of a call in a process of its own; it is not told apart what a call that succeeded returned. */
+/* The result of a call in a separate process. All successful results count as the same. */
 static void attempt(const char *section, long number, int narrow, long a, long b, long c, const char *extra) {
   int status;
   fflush(stdout);
@@ -253,12 +253,12 @@ static void attempt(const char *section, long number, int narrow, long a, long b
 static void calls(void) {
   char extra[64];
   for (long number = 0; number <= 475; number++) {
-    /* Not without effect, or without end: sync, vhangup, pause. */
+    /* These have effects, or do not end: sync, vhangup, pause. */
     if (number == SYS_sync || number == SYS_vhangup || number == SYS_pause) continue;
     attempt("call", number, 0, -1, -1, -1, "");
   }
   for (long number = 0; number <= 475; number++) {
-    /* The same, and sigsuspend. */
+    /* The same calls, and sigsuspend. */
     if (number == 29 || number == 36 || number == 72 || number == 111) continue;
     attempt("call32", number, 1, -1, -1, -1, "");
   }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use outrigger_runtime::{ContainerSpec, Mount, NetworkMode, Propagation, SandboxSpec, Seccomp};
 
-/// One pod of one container.
+/// One pod with one container.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Whether every system call is tried as well, which takes longest.
+    /// Whether every system call is tried too, which takes the most time.
     pub(crate) calls: bool,
     pub(crate) change: fn(&mut Wish<'_>),
 }
@@ -221,7 +221,7 @@ pub(crate) const CASES: [Case; 78] = [
         w.pod.host_ipc = true;
         w.pod.network = NetworkMode::Host;
     }),
-    // Streams, places and surroundings.
+    // Streams, paths and environment.
     case("terminal", |w| w.container.tty = true),
     case("terminal-user", |w| {
         w.container.tty = true;

@@ -1,24 +1,25 @@
-//! The last check before the user's program: the actual state, read from the kernel, compared with the
+//! The last check before the user's program: compares the actual state, as the kernel reports it, with the
 //! intended state.
 //!
-//! Everything here was done by code that checks its own errors. This is for what such code cannot see: a
-//! forgotten step, an unexpected mount, a leaked descriptor. Any difference ends the container before its
-//! program runs. [`mounts::Host`] and [`process`] read the facts; the comparisons are pure.
+//! All previous steps check their own errors. This check finds what they cannot see: a forgotten step, an
+//! unexpected mount, a leaked descriptor. Any difference ends the container before its program runs.
+//! [`mounts::Host`] and [`process`] read the facts. The comparisons are pure.
 
 pub(super) mod mounts;
 pub(super) mod process;
 
 use crate::caps::CapSet;
 
-/// A difference, by who can cause it.
+/// A difference between the actual and the intended state, by who can cause it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Difference {
-    /// Only code of ours: a fault in it.
+    /// Only our own code can cause it, so it is a bug.
     #[error(
         "internal error: the container is not as it was meant to be, and was not started: {0}; please report this"
     )]
     Setup(String),
-    /// Whoever can write to a volume of this container while it is being made. The check is what stops them.
+    /// Anyone who can write to a volume of this container while it is being created can cause it. This check
+    /// stops them.
     #[error(
         "refused to start the container: {0}, because a directory or link on the way there was \
          changed while the container was being made. It may be an attack: check which containers and \
@@ -27,7 +28,7 @@ enum Difference {
     Changed(String),
 }
 
-/// Everything is our own fault unless it is known that others can cause it.
+/// A difference counts as our own bug unless it is known that others can cause it.
 impl From<String> for Difference {
     fn from(text: String) -> Self {
         Difference::Setup(text)

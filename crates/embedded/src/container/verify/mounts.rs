@@ -1,5 +1,5 @@
-//! Checks the mounts of a container: each intended one exists once, is visible, has its type and flags, and
-//! there is no other.
+//! Checks the mounts of a container. Each intended mount must exist once, be visible, and have its type and
+//! flags. There must be no others.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,14 +58,14 @@ impl std::fmt::Display for Flags {
     }
 }
 
-/// One mount, as listed by the kernel.
+/// One mount, as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     id: u64,
     parent: u64,
     /// The part of its file system that is mounted.
     shown: String,
-    /// Its mount point, with spaces and the like in octal.
+    /// Its mount point, with spaces and similar characters in octal.
     point: String,
     flags: Flags,
     is_shared: bool,
@@ -74,7 +74,7 @@ struct Entry {
     source: String,
 }
 
-/// Reads a line of `mountinfo`.
+/// Parses a line of `mountinfo`.
 fn parse(line: &str) -> Option<Entry> {
     let (mounted, filesystem) = line.split_once(" - ")?;
     let mut fields = mounted.split(' ');
@@ -96,37 +96,37 @@ fn parse(line: &str) -> Option<Entry> {
 /// What is visible at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// The mount it is on.
+    /// The id of the mount that it is on.
     mount: u64,
     is_dir: bool,
-    /// Numbers of a character device.
+    /// The numbers of the device, if it is a character device.
     device: Option<(u32, u32)>,
 }
 
-/// The expected thing at a place.
+/// What is expected at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
-    /// A mount of this type, or of any; one that must be there or may be missing.
+    /// A mount of this type, or of any type. It may be missing unless it is required.
     Mount { kind: Option<&'static str>, required: bool },
-    /// A mask, if there is something to cover: an empty directory, or a null device.
+    /// A mask, if there is something to cover. It is an empty directory or a null device.
     Mask,
-    /// A read-only mount of itself, if it exists.
+    /// A read-only mount of the path itself, if it exists.
     ReadOnly,
     /// A character device, mounted or not.
     Node(u32, u32),
 }
 
-/// A place with its expected thing, and what is visible there.
+/// A place, what is expected there, and what is visible there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
     point: String,
-    /// The mount it is in, or on.
+    /// The id of the mount that it is in or on.
     parent: u64,
-    /// The mount itself, where known.
+    /// The id of the mount itself, if known.
     id: Option<u64>,
     content: Content,
     flags: Flags,
-    /// It was created new: no other flags, not in any peer group.
+    /// Whether it was newly created, so that it has no other flags and is in no peer group.
     is_new: bool,
     seen: Option<Seen>,
 }
@@ -138,11 +138,11 @@ struct VolumePlace {
     id: u64,
     flags: Flags,
     propagation: Propagation,
-    /// The visible mount; `None` if there is none.
+    /// The id of the visible mount. `None` if there is none.
     seen: Option<u64>,
 }
 
-/// The intended state, with what is visible in each place.
+/// The intended state, with what is visible at each place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     root: u64,
@@ -150,11 +150,11 @@ struct Plan {
     root_seen: u64,
     places: Vec<Place>,
     volumes: Vec<VolumePlace>,
-    /// Without root, a root file system may consist of several mounts.
+    /// Whether the root file system may consist of several mounts, without root.
     pieces: bool,
-    /// Without root, these may be the host's, with the mounts below them.
+    /// Mounts that may be the host's, with the mounts below them, without root.
     host_trees: Vec<(u64, Flags)>,
-    /// Without root, every device of a privileged container is a mount below this one.
+    /// The mount below which every device of a privileged container is a mount, without root.
     mounted_devices: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ fn compare(plan: &Plan, found: &[Entry]) -> Result<(), Difference> {
 }
 
 impl Plan {
-    /// The volume that a mount is, or came with.
+    /// The volume that a mount belongs to: the mount is the volume, or is below it.
     fn volume_of(&self, entry: &Entry, found: &[Entry]) -> Option<usize> {
         ancestors(entry, found).find_map(|id| self.volumes.iter().position(|volume| volume.id == id))
     }
@@ -190,7 +190,7 @@ impl Plan {
         found.iter().any(|entry| entry.id == id && self.volume_of(entry, found).is_some())
     }
 
-    /// Whether a mount outside of all places has a reason to exist.
+    /// Whether a mount outside all places is allowed.
     fn allows(&self, entry: &Entry, found: &[Entry]) -> bool {
         let is_piece = self.pieces && entry.kind == "overlay" && entry.source == PIECE && !entry.is_shared;
         let is_piece = is_piece && entry.flags.has(self.root_flags);
@@ -208,10 +208,10 @@ impl Plan {
     }
 }
 
-/// A mount, its parent, and so on.
+/// The ids of a mount, its parent, and so on.
 fn ancestors<'a>(entry: &Entry, found: &'a [Entry]) -> impl Iterator<Item = u64> + use<'a> {
     let mut next = Some((entry.id, entry.parent));
-    // No chain is longer than the list.
+    // No chain of parents is longer than the list.
     (0..=found.len()).map_while(move |_| {
         let (id, parent) = next?;
         next = found
@@ -304,7 +304,7 @@ fn compare_mount(place: &Place, seen: Seen, hidden: bool, entry: &Entry) -> Resu
     Ok(())
 }
 
-/// A mount of a volume: the volume itself or one that came with it.
+/// Checks a mount that is a volume or is below one.
 fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Difference> {
     let target = volume.target.display();
     let (may_share, may_follow) = match volume.propagation {
@@ -317,7 +317,7 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Diffe
             format!("the volume at {target} shares its mounts with the host (at {})", entry.point).into()
         );
     }
-    // What the host mounts there later has the host's flags.
+    // Mounts that the host adds there later have the host's flags.
     if (entry.id == volume.id || !may_follow) && !entry.flags.has(volume.flags) {
         return Err(format!(
             "the volume at {target} is mounted with {} instead of {} (at {})",
@@ -328,8 +328,9 @@ fn compare_volume_mount(volume: &VolumePlace, entry: &Entry) -> Result<(), Diffe
     Ok(())
 }
 
-/// The volume exists and is visible at its target, unless a later one covers it. A target in another volume may
-/// be exchanged by whoever writes there, and a directory that is removed takes what is mounted on it with it.
+/// Checks that the volume exists and is visible at its target, unless a later volume covers it. If the target
+/// is in another volume, anyone who can write there may replace it. Removing a directory also removes what is
+/// mounted on it.
 fn compare_volume(
     plan: &Plan,
     number: usize,
@@ -358,40 +359,41 @@ fn take<'a>(rest: &mut Vec<&'a Entry>, is_meant: impl Fn(&Entry) -> bool) -> Opt
     Some(rest.remove(at))
 }
 
-/// The host's tree, open during the check: the container's /proc may not show this process.
+/// The host's tree, kept open during the check, because the container's /proc may not show this process.
 pub(in super::super) struct Host {
     root: OwnedFd,
-    /// This process in the host's /proc.
+    /// The directory of this process in the host's /proc.
     process: OwnedFd,
 }
 
-/// The parts of the container.
+/// The parts of the container that was built.
 pub(in super::super) struct Built<'a> {
     pub(in super::super) config: &'a ShimConfig,
     pub(in super::super) root: &'a Root,
     pub(in super::super) kernel: &'a Kernel,
     pub(in super::super) dev: &'a Dev,
-    /// Of the volumes, in their order ([`volume_ids`]).
+    /// The mount ids of the volumes, in their order ([`volume_ids`]).
     pub(in super::super) volumes: &'a [u64],
-    /// What the container's own cgroup is mounted on, if it is shown.
+    /// The directory under the mount of the container's own cgroup, if the container sees it.
     pub(in super::super) cgroup_target: Option<&'a OwnedFd>,
     pub(in super::super) nodev: bool,
 }
 
-/// The mount ids of volumes, which identify them wherever links of the image lead.
+/// The mount ids of volumes. They identify the volumes, wherever links of the image lead.
 pub(in super::super) fn volume_ids(volumes: &[Volume<'_>]) -> Result<Vec<u64>, Fault> {
     volumes.iter().map(|volume| mount_of(volume.tree.as_fd()).creating(|| WHAT)).collect()
 }
 
 impl Host {
-    /// The caller's root is the host's, and the caller is the process that will do the check.
+    /// Opens the host's tree. The caller's root must be the host's, and the caller must be the process that
+    /// makes the check.
     pub(in super::super) fn open() -> Result<Self, Fault> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let process = rustix::fs::open("/proc/self", flags, Mode::empty()).creating(|| WHAT)?;
         Ok(Host { root: layout::open_dir(Path::new("/")).creating(|| WHAT)?, process })
     }
 
-    /// Checks everything. The caller's root is the container's.
+    /// Checks everything. The caller's root must be the container's.
     pub(in super::super) fn check(&self, built: &Built<'_>) -> Result<(), Fault> {
         self.check_gone()?;
         let volumes = &built.config.spec.mounts;
@@ -410,7 +412,8 @@ impl Host {
         Ok(compare(&plan(built)?, &found))
     }
 
-    /// The kernel only copies mounts of the caller's mount namespace.
+    /// Checks that the host's mounts are gone, by trying to copy one. The kernel copies only mounts of the
+    /// caller's mount namespace.
     fn check_gone(&self) -> Result<(), Fault> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -426,7 +429,7 @@ impl Host {
         }
     }
 
-    /// The kernel's list of the mounts of this process.
+    /// The kernel's list of this process's mounts.
     pub(in super::super) fn mountinfo(&self) -> io::Result<String> {
         let list =
             rustix::fs::openat(&self.process, "mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -467,7 +470,7 @@ fn volume_place(mount: &Mount, id: u64, nodev: bool) -> io::Result<VolumePlace> 
     let flags = StatxFlags::MNT_ID;
     let seen = match statx(CWD, &target, AtFlags::NO_AUTOMOUNT, flags) {
         Ok(found) => Some(found.stx_mnt_id),
-        // This is only right if a later volume covers it.
+        // This is only correct if a later volume covers the target.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
         Err(error) => return Err(error.into()),
     };
@@ -475,7 +478,7 @@ fn volume_place(mount: &Mount, id: u64, nodev: bool) -> io::Result<VolumePlace> 
     Ok(VolumePlace { target, id, flags, propagation: mount.propagation, seen })
 }
 
-/// The places of a container besides its volumes. The ids are those of `/`, /proc, /sys and /dev.
+/// The places of a container, without its volumes. The ids are those of `/`, /proc, /sys and /dev.
 fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool) -> io::Result<Vec<Place>> {
     let Built { config, kernel, .. } = *built;
     let privileged = config.spec.identity.privileged;
@@ -487,7 +490,7 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
     let mount = |kind, required| Content::Mount { kind: Some(kind), required };
     let sys_flags = Flags::QUIET.with(Flags::RO, !privileged);
     let mut places = Vec::with_capacity(32);
-    // Without root these may be the host's, and the pod's /proc is created by its first process.
+    // Without root, these may be the host's, and the first process of the pod creates the pod's /proc.
     let own_proc = !is_rootless && config.sandbox.proc.is_none();
     for (name, id, kind, flags, is_new) in [
         ("proc", proc, "proc", Flags::QUIET, own_proc),
@@ -502,12 +505,12 @@ fn places(built: &Built<'_>, [root, proc, sys, dev]: [u64; 4], is_rootless: bool
     places.push(at(in_dev, "/dev", "pts", dev, mount("devpts", true), terminals, true)?);
     let queues = mount("mqueue", !is_rootless);
     places.push(at(in_dev, "/dev", "mqueue", dev, queues, Flags::QUIET, !is_rootless)?);
-    // The host's need not be a separate file system.
+    // The host's does not have to be a separate file system.
     let kind = config.sandbox.ipc.is_some().then_some("tmpfs");
     let memory = Content::Mount { kind, required: true };
     places.push(at(in_dev, "/dev", "shm", dev, memory, Flags::QUIET, false)?);
     if config.spec.tty {
-        // A volume may have taken its name.
+        // A volume may be mounted over its name.
         places.push(at(in_dev, "/dev", "console", dev, mount("devpts", false), terminals, true)?);
     }
     for (name, major, minor) in NODES {

@@ -10,35 +10,35 @@ use crate::fault::Fault;
 use crate::sys::{self, errno_text};
 use crate::{rootless, seccomp};
 
-/// Descriptors are checked below this number. The kernel assigns the lowest free one: the shim would need as
-/// many open at once to have a higher one.
+/// Descriptors are checked below this number. The kernel assigns the lowest free number, so a higher one
+/// would need as many open descriptors in the shim.
 const DESCRIPTORS: usize = 1024;
 
-/// The state of a process before the filter, which may block reading it.
+/// The state of a process before the filter is loaded, because the filter may block reading it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// Real, effective and saved.
+    /// The real, effective and saved user.
     uids: [u32; 3],
     gids: [u32; 3],
-    /// Sorted.
+    /// The groups, sorted.
     groups: Vec<u32>,
     umask: u32,
     dumpable: bool,
-    /// As the kernel returns it; `None` if it was removed.
+    /// The working directory as the kernel returns it. `None` if it was removed.
     cwd: Option<Vec<u8>>,
     bounding: u64,
     ambient: u64,
-    /// Capabilities that can still be given.
+    /// The capabilities that can still be given.
     held: u64,
     /// Open descriptors, sorted.
     open: Vec<i32>,
-    /// Which of the standard streams are directories.
+    /// The standard streams that are directories.
     directories: Vec<i32>,
-    /// Whether the descriptor for reports is closed by the exec.
+    /// Whether the exec closes the descriptor for reports.
     report_closes: bool,
 }
 
-/// The state of a process after the filter. `None`: the filter does not allow reading it.
+/// The state of a process after the filter is loaded. `None` if the filter does not allow reading it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Confinement {
     effective: Option<u64>,
@@ -56,16 +56,16 @@ struct Meant<'a> {
     no_new_privileges: bool,
     filter: bool,
     report: i32,
-    /// Whether the groups could be set at all.
+    /// Whether the groups could be set.
     groups: bool,
 }
 
-/// Facts from before, for [`check_confinement`].
+/// Facts from before the filter, for [`check_confinement`].
 pub(in super::super) struct Before {
     held: u64,
 }
 
-/// Checks the process after it has become the user, before it is confined.
+/// Checks the process after it has become the user and before it is confined.
 pub(in super::super) fn check_identity(
     profile: &Profile,
     user: &User,
@@ -89,8 +89,8 @@ pub(in super::super) fn check_confinement(
         .map_err(|difference| Fault::start(difference.to_string()))
 }
 
-/// Checks that the process is in a user namespace with one user and one group, which have these ids, and in which
-/// groups cannot be given up. `read` reads files of the process in /proc.
+/// Checks that the user namespace of the process has one user and one group with these ids, and that groups
+/// cannot be dropped in it. `read` reads files of the process in /proc.
 pub(in super::super) fn check_one_id(
     ids: (u32, u32),
     read: impl Fn(&str) -> io::Result<String>,
@@ -156,7 +156,7 @@ fn compare_identity(meant: &Meant<'_>, found: &Identity) -> Result<(), Differenc
     if found.dumpable {
         return Err("other processes could look into it".to_owned().into());
     }
-    // Whoever can write to the volume it is in can move it away, or remove it.
+    // Anyone who can write to the volume that contains the directory can move or remove it.
     match &found.cwd {
         None => return Err(Difference::Changed("its working directory is gone".to_owned())),
         Some(cwd) if !cwd.starts_with(b"/") => {
@@ -229,7 +229,7 @@ fn read_identity(report: i32) -> io::Result<Identity> {
         uids,
         gids,
         groups,
-        // It can only be read by setting it.
+        // The umask can only be read by setting it.
         umask: rustix::process::umask(meant).as_raw_mode(),
         dumpable: sys::prctl_get(libc::PR_GET_DUMPABLE)? != 0,
         cwd,

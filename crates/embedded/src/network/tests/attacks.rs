@@ -1,4 +1,4 @@
-//! Attacks by hostile pods with real frames, and effects that pods must not have on the machine.
+//! Tests of attacks by hostile pods with real frames, and of effects that pods must not have on the machine.
 
 use super::super::nft::{Family, Nft};
 use super::super::subnet::mac_of;
@@ -21,7 +21,8 @@ pub(super) fn send(netns: &Path, interface: &str, frame: &[u8]) {
     let index =
         Links::open(Some(netns)).and_then(|mut l| l.find(interface)).expect("list").expect("there").index;
     socket_in(Some(netns), || {
-        // SAFETY: plain calls; the address is all zero except for what is set, and lives until the call returns.
+        // SAFETY: plain calls. The address is all zero except for the fields that are set, and lives until
+        // the call returns.
         unsafe {
             let socket = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
             assert!(socket >= 0, "packet socket");
@@ -77,7 +78,7 @@ fn arp_reply(mac: [u8; 6], address: Ipv4Addr, to_mac: [u8; 6], to: Ipv4Addr) -> 
     [&[0, 1, 8, 0, 6, 4, 0, 2][..], &mac, &address.octets(), &to_mac, &to.octets()].concat()
 }
 
-/// A router that advertises a prefix and a default route.
+/// The frame of a router that advertises a prefix and a default route.
 fn router_advertisement(from: [u8; 6]) -> Vec<u8> {
     let source: [u8; 16] = "fe80::bad".parse::<std::net::Ipv6Addr>().expect("address").octets();
     let all: [u8; 16] = "ff02::1".parse::<std::net::Ipv6Addr>().expect("address").octets();
@@ -95,7 +96,7 @@ fn router_advertisement(from: [u8; 6]) -> Vec<u8> {
     ethernet([0x33, 0x33, 0, 0, 0, 1], from, 0x86dd, &ip)
 }
 
-/// The IPv6 configuration the host has accepted from others.
+/// The IPv6 configuration that the host has accepted from others.
 fn taken() -> String {
     let read =
         |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
@@ -108,7 +109,7 @@ fn taken() -> String {
 #[test]
 fn router_advertisements_of_a_pod_do_not_reconfigure_the_host() {
     on_a_host(async |host| {
-        // The attack is real: an ordinary interface accepts it.
+        // The attack is real, because an ordinary interface accepts it.
         let wild = world(&host);
         until("the host's interface is ready for IPv6", async || {
             std::fs::read_to_string("/proc/thread-self/net/if_inet6").is_ok_and(|t| t.contains("up0"))
@@ -128,7 +129,7 @@ fn router_advertisements_of_a_pod_do_not_reconfigure_the_host() {
         let mac = mac_of(v4(attachment.ips[0]));
         for filtered in [true, false] {
             if !filtered {
-                // Without the filter the bridge itself must not accept it.
+                // Even without the filter, the bridge itself must not accept it.
                 Nft::open().and_then(|mut nft| nft.remove_table(Family::Netdev)).expect("no filter");
             }
             for _ in 0..3 {
@@ -155,7 +156,8 @@ fn a_pod_cannot_send_under_another_address() {
         let server = UdpSocket::bind((gateway, 0)).await.expect("bind");
         let to = server.local_addr().expect("address");
         let frame = |mac, from, text| ethernet(mac_of(gateway), mac, 0x0800, &udp(from, to, text));
-        // Its neighbour's address, its hardware address, both, an unused address, the host's own.
+        // Frames with the neighbour's address, its hardware address, both, an unused address, and the host's
+        // own address.
         send(&b, "eth0", &frame(b_mac, a_ip, "address"));
         send(&b, "eth0", &frame(a_mac, b_ip, "hardware"));
         send(&b, "eth0", &frame(a_mac, a_ip, "both"));
@@ -169,7 +171,8 @@ fn a_pod_cannot_send_under_another_address() {
             .expect("datagram");
         assert_eq!((&buffer[..len], from.ip()), (&b"own"[..], second.ips[0]), "only what is true arrives");
 
-        // The neighbour's address with one's own hardware address, which would redirect its packets here.
+        // The neighbour's address with the pod's own hardware address, which would redirect the neighbour's
+        // packets to this pod.
         assert!(ask(Some(&a), serve(None, SocketAddr::new(gateway.into(), 0), "host")).await.is_ok());
         let known = || std::fs::read_to_string("/proc/thread-self/net/arp").expect("table");
         let shown = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -191,7 +194,7 @@ fn a_pod_cannot_send_under_another_address() {
 #[test]
 fn what_listens_on_the_host_s_loopback_is_not_for_pods() {
     on_a_host(async |host| {
-        // As set by kube-proxy.
+        // kube-proxy sets this.
         std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").expect("sysctl");
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
         let (ip, gateway) = (v4(attachment.ips[0]), attachment.subnet.expect("subnet").gateway());
@@ -206,7 +209,7 @@ fn what_listens_on_the_host_s_loopback_is_not_for_pods() {
         Nft::open().and_then(|mut nft| nft.remove_table(Family::Netdev)).expect("no filter");
         attack();
         assert!(!arrives().await, "without the filter on the port");
-        // The attack is real: without our rules the kernel lets it through.
+        // The attack is real, because without our rules the kernel lets it through.
         Nft::open().and_then(|mut nft| nft.remove_table(Family::Ip)).expect("no rules");
         attack();
         assert!(arrives().await, "without any rules");
@@ -218,7 +221,7 @@ pub(super) fn forwarding(interface: &str) -> String {
     std::fs::read_to_string(path).expect("sysctl").trim().to_owned()
 }
 
-/// Another network of the host, with a server in it.
+/// Creates another network of the host with a server in it. Returns the namespace and the server's address.
 pub(super) fn lan(host: &Host) -> (PathBuf, SocketAddr) {
     let (netns, here, there) =
         (host.netns("lan"), Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 2));
@@ -252,7 +255,7 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
 
             let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
             if filter == nat::Filter::Iptables {
-                // As on a kernel without nf_tables.
+                // This simulates a kernel without nf_tables.
                 nat::restore().expect("restore");
                 assert!(!is_reached(&pod, outside).await, "nothing is left");
                 let mut links = Links::open(None).expect("links");
@@ -269,7 +272,7 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
                 ("0".into(), "1".into(), "0".into())
             );
 
-            // A run that is killed leaves its pod; the next run finds and removes everything.
+            // A run that is killed leaves its pod. The next run finds and removes everything.
             let (_second, _) = host.pod("b", NetworkMode::Private).await;
             let id = |name: &str| SandboxId(name.to_owned());
             release_now(&[id("a")]).expect("release");
@@ -285,7 +288,7 @@ fn nothing_but_pods_is_forwarded_and_nothing_when_the_last_is_gone() {
             let rules = rules.expect("install the package iptables").stdout;
             let rules = String::from_utf8_lossy(&rules).into_owned();
             assert!(!rules.contains(BRIDGE), "{rules}");
-            // And everything works again.
+            // Everything works again.
             let (pod, _) = host.pod("c", NetworkMode::Private).await;
             assert_eq!(ask(Some(&pod), outside).await.expect("out"), "world 192.0.2.1 hello");
         });
@@ -298,14 +301,15 @@ fn what_somebody_else_has_switched_on_stays_on() {
         let world = world(&host);
         let (lan, target) = lan(&host);
         serve(Some(&lan), target, "lan");
-        // Before: as on a router. None of it is ours to guard or to switch off.
+        // First, forwarding is on before the pods, as on a router. We must neither guard it nor switch it
+        // off.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
         let (_, _) = host.pod("a", NetworkMode::Private).await;
         assert!(is_reached(&world, target).await, "a router goes on routing");
         release_now(&[SandboxId("a".to_owned())]).expect("release");
         assert_eq!((forwarding("all"), forwarding("up0")), ("1".into(), "1".into()));
 
-        // Meanwhile: another engine starts while pods run.
+        // Then, another engine switches it on while pods run.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("sysctl");
         let (_, _) = host.pod("b", NetworkMode::Private).await;
         assert!(!is_reached(&world, target).await);

@@ -1,4 +1,4 @@
-//! Published ports: who reaches a pod through them, and whom the pod sees.
+//! Tests of published ports: who reaches a pod through them, and which address the pod sees.
 
 use super::super::budget::Budget;
 use super::super::nft::{Family, Nft};
@@ -7,7 +7,7 @@ use super::*;
 use outrigger_runtime::PublishedPort;
 
 const EVERYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-/// The host's address in its [`world`], and the other machine's.
+/// The host's address in its [`world`], and the address of the other machine.
 const HOST: &str = "192.0.2.1";
 const OTHER: &str = "192.0.2.2";
 
@@ -19,13 +19,13 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
 }
 
-/// Whether connections between pods on the bridge pass the rules for IPv4.
+/// Sets whether connections between pods on the bridge pass the rules for IPv4.
 fn filter_the_bridge(on: bool) {
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
     std::fs::write(path, if on { "1" } else { "0" }).expect("sysctl");
 }
 
-/// Answers datagrams with `word`, the address it sees, and what was sent.
+/// Answers datagrams with `word`, the client's address, and what was sent.
 fn serve_udp(netns: &Path, at: SocketAddr, word: &'static str) -> u16 {
     let server = socket_in(Some(netns), || {
         let socket = std::net::UdpSocket::bind(at)?;
@@ -77,11 +77,11 @@ fn another_machine_is_seen_with_its_own_address() {
         let forwarders = Forwarders::start(attachment.ips[0], None, &ports).await.expect("start");
         let [all, udp, one] = forwarders.addresses() else { panic!("three ports") };
         let gateway = attachment.subnet.expect("subnet").gateway();
-        // Where from, where to, and who is seen.
+        // The source, the destination, and the address that the pod sees.
         for (from, to, seen) in [
             (Some(&*world), HOST, OTHER),
             (None, HOST, HOST),
-            // Loopback does not leave the host: its own address on the bridge is seen.
+            // Loopback does not leave the host, so the pod sees the host's own address on the bridge.
             (None, "127.0.0.1", &*gateway.to_string()),
         ] {
             let tcp = ask(from, SocketAddr::new(ip(to), all.port())).await.expect("tcp");
@@ -92,7 +92,7 @@ fn another_machine_is_seen_with_its_own_address() {
         assert_eq!(ask(Some(&world), *one).await.expect("one address"), format!("tcp {OTHER} hello"));
         let elsewhere = SocketAddr::new(LOCALHOST, one.port());
         assert!(ask(None, elsewhere).await.is_err(), "only one address was asked for");
-        // Nothing but the published ports, however it is addressed.
+        // Only the published ports are reachable, however they are addressed.
         let direct = SocketAddr::new(attachment.ips[0], port);
         let kept_out = connect_tcp(Some(&world), direct, Duration::from_millis(300)).await;
         assert_eq!(kept_out.expect_err("kept out").kind(), io::ErrorKind::TimedOut);
@@ -111,7 +111,7 @@ fn interfaces_without_a_default_route_and_late_ones_work_too() {
         let number = forwarders.addresses()[0].port();
         let here = SocketAddr::new(ip("203.0.113.1"), number);
         assert_eq!(ask(Some(&lan), here).await.expect("lan"), "pod 203.0.113.2 hello");
-        // One that came later is not forwarded from; the port itself is open.
+        // The kernel does not forward from an interface that was added later, but the port itself is open.
         let late = host.netns("late");
         let namespace = File::open(&late).expect("namespace");
         let mut links = Links::open(None).expect("links");
@@ -145,7 +145,7 @@ fn a_machine_that_begins_to_forward_is_not_in_the_way_of_others() {
             Forwarders::start(attachment.ips[0], None, &[at(EVERYWHERE, 80, false)]).await.expect("start");
         assert_eq!(super::attacks::forwarding("lan0"), "1");
         assert!(!reached().await, "{target} is not routed for");
-        // Another engine switches it on.
+        // Another engine switches forwarding on.
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("sysctl");
         let (_, _) = host.pod("b", NetworkMode::Private).await;
         assert!(reached().await, "the next pod has noticed");
@@ -177,7 +177,7 @@ fn a_program_on_the_pods_loopback_is_reached_by_nobody() {
 #[test]
 fn a_port_of_loopback_is_for_this_host_only() {
     on_a_host(async |host| {
-        // As set by kube-proxy.
+        // kube-proxy sets this.
         std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").expect("sysctl");
         let world = world(&host);
         let (a, attachment) = host.pod("a", NetworkMode::Private).await;
@@ -193,7 +193,7 @@ fn a_port_of_loopback_is_for_this_host_only() {
             let reached = connect_tcp(Some(from), SocketAddr::new(to, number), SOON).await;
             assert_eq!(reached.expect_err("refused").kind(), io::ErrorKind::ConnectionRefused, "{to}");
         }
-        // Packets to 127.0.0.1 by the wire.
+        // Packets to 127.0.0.1 arrive by the wire.
         for from in [&world, &b] {
             let mut links = Links::open(Some(from)).expect("links");
             let eth0 = links.find("eth0").expect("list").expect("there").index;
@@ -228,7 +228,8 @@ fn pods_reach_published_ports_and_cannot_pass_for_others() {
             let ports = [at(EVERYWHERE, port, false), at(EVERYWHERE, datagrams, true)];
             let forwarders = Forwarders::start(at_a.ips[0], None, &ports).await.expect("start");
             let [tcp, udp] = forwarders.addresses() else { panic!("two ports") };
-            // A pod that calls itself this way, and others where the bridge is not filtered, are seen as the host.
+            // A pod that connects to itself this way is seen as the host. So are other pods if the bridge is
+            // not filtered.
             let of_b = if filtered { at_b.ips[0] } else { gateway.into() };
             for to in [ip(HOST), gateway.into()] {
                 for (from, seen) in [(&b, of_b), (&a, gateway.into())] {
@@ -238,10 +239,10 @@ fn pods_reach_published_ports_and_cannot_pass_for_others() {
                     assert_eq!(udp, format!("a {seen} hello"), "filtered: {filtered}, {to}");
                 }
             }
-            // Directly, as ever.
+            // Direct connections work as before.
             let direct = SocketAddr::new(at_a.ips[0], port);
             assert_eq!(ask(Some(&b), direct).await.expect("direct"), format!("a {} hello", at_b.ips[0]));
-            // The same port of another machine is that machine's.
+            // The same port of another machine still belongs to that machine.
             let theirs = SocketAddr::new(ip(OTHER), tcp.port());
             serve(Some(&host.dir.path().join("world")), theirs, "world");
             assert_eq!(ask(Some(&b), theirs).await.expect("world"), format!("world {HOST} hello"));
@@ -254,7 +255,7 @@ fn pods_reach_published_ports_and_cannot_pass_for_others() {
 fn datagrams_are_answered_from_the_address_they_were_sent_to() {
     on_a_host(async |host| {
         let world = world(&host);
-        // A second address of the host, which the kernel would not answer from, and addresses of IPv6.
+        // A second address of the host, which the kernel would not answer from, and IPv6 addresses.
         for (netns, name, last) in [(None, "up0", 1), (Some(&*world), "eth0", 2)] {
             let add = |address: String| {
                 let added = std::process::Command::new("ip")
@@ -273,7 +274,7 @@ fn datagrams_are_answered_from_the_address_they_were_sent_to() {
         let (pod, attachment) = host.pod("a", NetworkMode::Private).await;
         let datagrams = serve_udp(&pod, SocketAddr::new(EVERYWHERE, 0), "udp");
         let ports = [at(EVERYWHERE, datagrams, true), at(ip("::"), datagrams, true)];
-        // In user space only, as without root.
+        // Forwards only in user space, as without root.
         let budget = Budget::new(64);
         let forwarders = Forwarders::open(attachment.ips[0], None, &ports, &budget).await.expect("open");
         let [four, six] = forwarders.addresses() else { panic!("two ports") };
@@ -307,7 +308,8 @@ fn a_pod_cannot_use_another_address_at_a_published_port() {
         let to = SocketAddr::new(gateway.into(), forwarders.addresses()[0].port());
         let heard = UdpSocket::bind((gateway, 4000)).await.expect("bind");
         let b_mac = subnet::mac_of(super::attacks::v4(at_b.ips[0]));
-        // As the host, as another machine, as the pod itself: an answer would come to the gateway's port 4000 for one.
+        // Datagrams with the source of the host, of another machine, and of the pod itself. For one of them,
+        // an answer would arrive at port 4000 of the gateway.
         for from in [gateway, Ipv4Addr::new(198, 51, 100, 7), super::attacks::v4(at_a.ips[0])] {
             let frame = super::attacks::udp(from, to, "spoofed");
             let frame = super::attacks::ethernet(subnet::mac_of(gateway), b_mac, 0x0800, &frame);
@@ -331,7 +333,7 @@ fn rules_follow_the_life_of_the_pod() {
         let here = SocketAddr::new(ip(HOST), forwarders.addresses()[0].port());
         let chains = publish_chains();
         assert_eq!(chains.len(), 2, "{chains:?}");
-        // The process is killed, and another takes the pod over: the same rules, once.
+        // The process is killed and another one adopts the pod. The rules are the same, and exist once.
         drop(forwarders);
         assert_eq!(ask(Some(&world), here).await.expect("meanwhile"), format!("a {OTHER} hello"));
         let again =
@@ -345,7 +347,8 @@ fn rules_follow_the_life_of_the_pod() {
         assert_eq!(publish_chains(), Vec::<String>::new());
         assert_eq!(ask(Some(&world), here).await.expect_err("gone").kind(), io::ErrorKind::ConnectionRefused);
 
-        // Killed with its pods: whoever comes next removes the rules, also those of a pod without an interface.
+        // The run is killed with its pods. The next process removes the rules, also those of a pod without an
+        // interface.
         let (other, _) = host.pod("b", NetworkMode::Private).await;
         drop(Forwarders::start(attachment.ips[0], None, &published).await.expect("start"));
         assert_eq!(publish_chains().len(), 2);
@@ -376,7 +379,7 @@ fn a_client_that_never_pauses_reaches_the_next_pod() {
             client.connect((HOST, number)).await.expect("connect");
             let mut buffer = [0; 64];
             until("the pod that has the port answers", async || {
-                // The port was closed for a moment, which the client hears.
+                // The port was closed for a moment, which the client notices.
                 let _ = client.send(b"hello").await;
                 let answer = tokio::time::timeout(Duration::from_millis(200), client.recv(&mut buffer)).await;
                 answer.is_ok_and(|len| len.is_ok_and(|len| buffer[..len].starts_with(name.as_bytes())))
@@ -401,7 +404,7 @@ fn a_client_from_before_the_port_was_published_is_seen_with_its_own_address() {
         });
         let client = client.and_then(UdpSocket::from_std).expect("client");
         let mut buffer = [0; 64];
-        // The kernel remembers a connection to the host itself.
+        // The kernel tracks a connection to the host itself.
         let before = UdpSocket::bind((HOST, 0)).await.expect("bind");
         let here = before.local_addr().expect("address");
         client.send_to(b"hello", here).await.expect("send");
@@ -423,7 +426,7 @@ fn a_closed_forward_chain_lets_published_ports_pass_and_nothing_stays() {
         let iptables = |words: &[&str]| std::process::Command::new("iptables").arg("-w").args(words).output();
         iptables(&["-P", "FORWARD", "DROP"]).expect("install the package iptables");
         let world = world(&host);
-        // An administrator's rules about the bridge, one with a comment of their own.
+        // An administrator's rules about the bridge. One of them has its own comment.
         for rule in [
             &["-A", "FORWARD", "-i", BRIDGE, "-d", "198.51.100.0/24", "-j", "DROP"][..],
             &[
@@ -454,7 +457,7 @@ fn a_closed_forward_chain_lets_published_ports_pass_and_nothing_stays() {
         assert_eq!(kept_out.expect_err("kept out").kind(), io::ErrorKind::TimedOut);
         assert_ne!(saved(), before);
         drop(forwarders);
-        // As the process that cleans up: it has no environment.
+        // The process that cleans up has no environment.
         super::super::release_now(&[SandboxId("a".to_owned())]).expect("release");
         assert_eq!(saved(), before, "ours are gone, all others stay");
         nat::restore().expect("once more");
@@ -469,10 +472,10 @@ fn an_administrators_rules_come_first_in_a_closed_forward_chain_and_stay() {
         let world = world(&host);
         let commented = ["-m", "comment", "--comment", "outrigger"];
         for rule in [
-            // Against one machine, and against what pods send to a port.
+            // Rules against one machine, and against what pods send to a port.
             &["-s", OTHER, "-o", BRIDGE, "-j", "DROP"][..],
             &["-i", BRIDGE, "-p", "tcp", "--dport", "81", "-j", "DROP"],
-            // With the comment of ours.
+            // This rule has our comment.
             &[&commented[..], &["-i", BRIDGE, "-d", "198.51.100.0/24", "-j", "DROP"]].concat(),
             &[&commented[..], &["-o", BRIDGE, "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP"]]
                 .concat(),
@@ -510,7 +513,7 @@ fn filters_of_pods_that_are_gone_do_not_stay_while_others_live() {
             let mut found = filters();
             found.sort();
             assert_eq!(found, both, "a new pod removes what the last one left");
-            // As the kernel does it when the pod's network namespace is gone.
+            // The kernel does this when the pod's network namespace is gone.
             let mut links = Links::open(None).expect("links");
             let index = links.find(&interface(&attachment)).expect("list").expect("there").index;
             links.delete(index).expect("delete");
@@ -537,7 +540,7 @@ fn one_source_or_all_of_them_cannot_use_up_the_descriptors() {
         let [tcp, udp] = forwarders.addresses() else { panic!("two ports") };
         let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
         let before = open();
-        // A pod holds as many connections as it can, and sends datagrams from many ports.
+        // A pod opens as many connections as it can, and sends datagrams from many ports.
         let mut held = Vec::new();
         for _ in 0..30 {
             let connected = connect_tcp(Some(&other), SocketAddr::new(gateway, tcp.port()), SOON).await;
@@ -558,7 +561,7 @@ fn one_source_or_all_of_them_cannot_use_up_the_descriptors() {
         assert!(ask(None, local).await.expect("tcp").ends_with("hello"));
         assert!(ask_udp(None, SocketAddr::new(LOCALHOST, udp.port())).await.is_some());
         let used = open() - before - held.len() - clients.len();
-        // Each connection also has an end in the server of this test.
+        // Each connection also has an end in this test's server.
         assert!(used <= 40 + 20, "{used} descriptors");
         drop((held, clients));
     });
@@ -574,7 +577,7 @@ fn a_port_that_is_taken_is_named() {
         let expected = format!("host port {} is already in use: ", taken.port());
         assert!(error.to_string().starts_with(&expected), "{error}");
         assert_eq!(ask(None, taken).await.expect("the other"), "other 127.0.0.1 hello");
-        // While a port is published, nobody else can have it.
+        // While a port is published, no other program can open it.
         let forwarders =
             Forwarders::start(attachment.ips[0], None, &[at(EVERYWHERE, 80, false)]).await.expect("start");
         let error = std::net::TcpListener::bind(forwarders.addresses()[0]).expect_err("in use");
@@ -593,7 +596,7 @@ fn a_running_pod_outlives_a_program_that_took_its_port() {
             .expect("start");
         let published = PublishedPort { host: forwarders.addresses()[0], ..at(EVERYWHERE, inside, false) };
         let number = published.host.port();
-        // The process that forwards ends, and another program is faster than its successor.
+        // The process that forwards ends, and another program opens the port before its successor does.
         drop(forwarders);
         let mut taken = None;
         until("the port is free", async || {
@@ -622,13 +625,13 @@ fn a_port_without_a_listener_behaves_like_one_and_closes() {
         let ports = [at(LOCALHOST, port, false), at(LOCALHOST, 9, false)];
         let forwarders = Forwarders::start(attachment.ips[0], None, &ports).await.expect("start");
         let [open, silent] = *forwarders.addresses() else { panic!("two ports") };
-        // No orderly empty answer.
+        // The connection is reset. It does not end in order without an answer.
         assert_eq!(ask(None, silent).await.expect_err("reset").kind(), io::ErrorKind::ConnectionReset);
         let mut stream = connect_tcp(None, open, SOON).await.expect("connect");
         stream.read_u8().await.expect("through");
         drop(forwarders);
         let mut rest = Vec::new();
-        // Closed, in order or not; it must not hang.
+        // The connection is closed, in order or not. It must not hang.
         let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut rest)).await.expect("closed");
         until("the port closes", async || ask(None, open).await.is_err()).await;
     });
@@ -639,7 +642,8 @@ fn a_port_that_is_about_to_be_free_is_waited_for() {
     on_a_host(async |host| {
         let (_netns, attachment) = host.pod("a", NetworkMode::Private).await;
         for udp in [false, true] {
-            // A copy of the socket, as a process has it that is about to be started.
+            // A copy of the socket, like the one that a forked child process has before it executes its
+            // program.
             let (taken, copy): (SocketAddr, Box<dyn Send>) = match udp {
                 false => {
                     let socket = std::net::TcpListener::bind((LOCALHOST, 0)).expect("bind");

@@ -3,7 +3,7 @@ use crate::container::root::{attach, new_filesystem};
 use crate::sys;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
-/// A container with the ids 1 for `/`, 2 for /proc, 3 for /dev, and a volume 50 with a mount 51 below it.
+/// The mounts of a container: 1 is `/`, 2 is /proc, 3 is /dev, and 50 is a volume with a mount 51 below it.
 const LIST: &str = "\
 1 900 0:30 / / ro,relatime - overlay overlay rw,lowerdir=/l
 2 1 0:31 / /proc rw,nosuid,nodev,noexec,relatime - proc proc rw
@@ -172,7 +172,8 @@ fn differences_of_what_is_seen_are_found() {
     }
 }
 
-/// A volume that is not at its target was moved by somebody who can write there. Nobody but us makes the rest.
+/// A volume that is not at its target was moved by somebody who can write there. Only our own code can cause
+/// the other differences.
 #[test]
 fn a_lost_race_is_not_called_an_internal_error() {
     let lost: String =
@@ -188,7 +189,7 @@ fn a_lost_race_is_not_called_an_internal_error() {
     assert!(ours.starts_with("internal error: ") && ours.contains("please report this"), "{ours}");
 }
 
-/// Special requests of pods, and what is done differently without root.
+/// Special requests of pods, and deviations without root, are not differences.
 #[test]
 fn what_pods_ask_for_is_no_difference() {
     let volume = |target: &str, id| VolumePlace {
@@ -280,7 +281,7 @@ fn in_new_root(test: impl FnOnce(&Host, &Root) + Send + 'static) {
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         let root = Root::new(new_filesystem("tmpfs", &[], MountAttrFlags::empty()).unwrap());
         let mut host = Host::open().unwrap();
-        // The thread's, not that of the whole process.
+        // The path of the thread, not of the whole process.
         host.process =
             rustix::fs::open("/proc/thread-self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         attach(root.fd(), host.root.as_fd()).unwrap();
@@ -333,7 +334,7 @@ fn a_real_mount_too_many_is_found_as_root() {
     });
 }
 
-/// A root that was only entered with chroot leaves everything of the host mounted.
+/// If a root was only entered with chroot, all mounts of the host remain.
 #[test]
 fn a_host_that_is_still_mounted_is_found_as_root() {
     in_new_root(|host, root| {

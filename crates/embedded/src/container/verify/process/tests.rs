@@ -79,7 +79,7 @@ fn differences_of_the_identity_are_found() {
     }
     let unset = Identity { groups: vec![65534], ..identity() };
     assert_eq!(compare_identity(&Meant { groups: false, ..meant(&user) }, &unset), Ok(()));
-    // We cannot give more than we have ourselves.
+    // A process cannot give more capabilities than it has.
     assert_eq!(compare_identity(&meant(&user), &Identity { bounding: 0, held: 0, ..identity() }), Ok(()));
 }
 
@@ -122,8 +122,8 @@ fn differences_of_the_confinement_are_found() {
 fn sabotaged(change: impl FnOnce()) -> String {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let (profile, user) = own();
-    // SAFETY: by libc, which leaves the child an allocator that works whatever other threads were doing; the child uses
-    // nothing else that has locks.
+    // SAFETY: libc's fork leaves the child an allocator that works, whatever other threads were doing. The
+    // child uses nothing else that has locks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         sys::keep_only(write.as_fd()).unwrap();
@@ -162,7 +162,7 @@ fn own() -> (Profile, User) {
     (profile, User { uid: uids[0], gid: gids[0], groups, home: String::new() })
 }
 
-/// Real differences, made in a separate process.
+/// Real differences, created in a separate process.
 #[test]
 fn real_differences_are_found_as_root() {
     assert!(rustix::process::geteuid().is_root(), "this test needs root");
