@@ -1,18 +1,18 @@
-//! The objects installed in a cluster: the manifests of `deploy/kustomize`, filled in.
+//! The objects to install in a cluster: the manifests of `deploy/kustomize`, filled in.
 //!
-//! The files are the single source: `kubectl apply -k` takes them as they are, this module fills in the
-//! namespace, image and failure policy, and the Helm chart is the same text with Helm's placeholders (a test
-//! compares them).
+//! The files are the single source. `kubectl apply -k` takes them unchanged. This module fills in the
+//! namespace, image and failure policy. The Helm chart is the same text with Helm's placeholders, and a test
+//! compares them.
 
 use crate::decide::admit::Launch;
 
-/// Name of the MutatingWebhookConfiguration.
+/// The name of the MutatingWebhookConfiguration.
 pub const WEBHOOKS: &str = "outrigger-operator";
-/// Name of the CustomResourceDefinition.
+/// The name of the CustomResourceDefinition.
 pub const CRD: &str = "containerrecreaterequests.apps.kruise.io";
-/// Namespace in the files.
+/// The namespace in the files, which is replaced.
 const NAMESPACE: &str = "outrigger-system";
-/// Image in the files.
+/// The image in the files, which is replaced.
 const IMAGE: &str = "outrigger:latest";
 
 /// The files, in the order they are applied.
@@ -25,38 +25,39 @@ pub const FILES: [(&str, &str); 6] = [
     ("webhook.yaml", include_str!("../../../deploy/kustomize/webhook.yaml")),
 ];
 
-/// What happens to pods that use the operator while no replica of it answers.
+/// What happens to pods that use the operator while it does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailurePolicy {
-    /// They are refused, so that none starts without its order.
+    /// The API server refuses them, so that none starts without its order.
     #[default]
     Fail,
-    /// They are created without an order.
+    /// The API server creates them without an order.
     Ignore,
 }
 
 /// Options of the installation.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The namespace it runs in.
+    /// The namespace that the operator runs in.
     pub namespace: String,
-    /// Its image.
+    /// The image of operator and agent.
     pub image: String,
-    /// What happens while the operator does not answer.
+    /// What happens to pods while the operator does not answer.
     pub failure_policy: FailurePolicy,
-    /// Without the node agent.
+    /// Whether to leave out the node agent.
     pub without_agent: bool,
-    /// The runtime's socket on every node; detected if `None`.
+    /// The runtime's socket on every node. `None` means that the agent detects it.
     pub cri_endpoint: Option<String>,
-    /// Requests need no rights on their pods, as in OpenKruise.
+    /// Whether users can create requests without permissions on the pods, as in OpenKruise.
     pub any_requester: bool,
-    /// Every new pod gets the readiness gate that container recreate requests use.
+    /// Whether every new pod gets the readiness gate that container recreate requests use.
     pub readiness_gate: bool,
     /// How containers of several launch priorities are ordered.
     pub launch: Launch,
-    /// Operator and agent write their logs as JSON.
+    /// Whether operator and agent write their logs as JSON.
     pub json_logs: bool,
-    /// Call the webhook at this address instead of by its Service: for operators that run outside the cluster.
+    /// The address at which the API server calls the webhook, instead of its Service. It is for operators
+    /// that run outside the cluster.
     pub webhook_url: Option<String>,
 }
 
@@ -77,20 +78,20 @@ impl Default for Options {
     }
 }
 
-/// An option that the manifests cannot be made with.
+/// An invalid option of the installation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// The namespace is not a name, or YAML reads it as something else.
+    /// The namespace is not a valid name, or YAML would not read it as text.
     #[error(
         "--namespace {0:?} cannot be used: use lower-case letters, digits and '-', at most 63, and not a number or truth value"
     )]
     Namespace(String),
-    /// The namespace has pods of its own.
+    /// The namespace has other pods.
     #[error(
         "--namespace {0:?} cannot be used: pods in the operator's namespace are not served; choose one of its own"
     )]
     SharedNamespace(String),
-    /// The image is not a reference.
+    /// The image is not a valid reference.
     #[error(
         "--image {0:?} is not a reference to an image; write for example registry.example/outrigger:0.1.0"
     )]
@@ -111,13 +112,13 @@ impl Options {
     /// Checks the values that go into the manifests.
     ///
     /// # Errors
-    /// What is wrong, and how to fix it.
+    /// The first invalid value, and how to fix it.
     pub fn check(&self) -> Result<(), OptionError> {
         let namespace = &self.namespace;
         let is_label = outrigger_text::name::is_object_name(namespace)
             && !namespace.contains('.')
             && namespace.len() <= 63;
-        // In YAML some names are numbers or truth values.
+        // YAML reads some names as numbers or truth values.
         let is_text =
             serde_saphyr::from_str::<serde_json::Value>(namespace).is_ok_and(|value| value.is_string());
         if !is_label || !is_text {
@@ -139,12 +140,12 @@ impl Options {
     }
 }
 
-/// Whether a text is a plain reference: the container runtime of each node decides about the rest.
+/// Whether a text looks like an image reference. The container runtime of each node checks the rest.
 fn is_image(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_alphanumeric() || b"./:@_-[]".contains(&b);
     let is_end = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
     let name = text.split_once('@').map_or(text, |(name, _)| name);
-    // A port belongs to the registry, a tag to the last part.
+    // A port can only be in the registry, and a tag only in the last part.
     let parts: Vec<&str> = name.split('/').collect();
     let has_colons = |(i, part): (usize, &&str)| {
         let colons = part.matches(':').count();
@@ -159,7 +160,7 @@ fn is_image(text: &str) -> bool {
         && is_end(text.bytes().last())
 }
 
-/// Whether an address is of a socket that the DaemonSet mounts.
+/// Whether an address is a socket that the DaemonSet mounts.
 fn is_mounted_socket(text: &str) -> bool {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     let path = path.strip_prefix("/var").filter(|path| path.starts_with("/run/")).unwrap_or(path);
@@ -167,7 +168,7 @@ fn is_mounted_socket(text: &str) -> bool {
     path.starts_with("/run/") && path.len() <= 200 && is_plain && !path.contains("..")
 }
 
-/// The API server calls only https, and paths are added to the address.
+/// Whether the API server can call this URL. It calls only https, and paths are appended to the address.
 fn is_webhook_url(text: &str) -> bool {
     let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && !b"\"'\\{}<>`#?@".contains(&b));
     let parsed: Option<http::Uri> = text.parse().ok();
@@ -178,7 +179,7 @@ fn is_webhook_url(text: &str) -> bool {
         })
 }
 
-/// The manifests, as YAML documents.
+/// Renders the manifests as YAML documents.
 pub fn manifests(options: &Options) -> Vec<String> {
     let wanted = |(name, _): &&(&str, &str)| {
         let outside = options.webhook_url.is_some() && matches!(*name, "operator.yaml" | "agent.yaml");
@@ -197,8 +198,8 @@ pub fn manifests(options: &Options) -> Vec<String> {
 fn fill_in(document: &str, options: &Options) -> String {
     let mut text = document.replace(NAMESPACE, &options.namespace).replace(IMAGE, &options.image);
     if options.failure_policy == FailurePolicy::Ignore {
-        // Requests always need the webhook: without it they would be useless, so the policy only applies to
-        // pods.
+        // The policy applies only to pods. Requests always need the webhook, because they do not work without
+        // it.
         text = text.replacen("failurePolicy: Fail # pods", "failurePolicy: Ignore # pods", 1);
     }
     if options.readiness_gate {
@@ -216,7 +217,7 @@ fn fill_in(document: &str, options: &Options) -> String {
     }
     let mut of_agent = String::new();
     if let Some(endpoint) = &options.cri_endpoint {
-        // The same directory, and the one that is mounted.
+        // Both paths name the same directory, but only `/run` is mounted.
         let endpoint = endpoint.replacen("/var/run/", "/run/", 1);
         of_agent.push_str(&format!(", \"--cri-endpoint={endpoint}\""));
     }

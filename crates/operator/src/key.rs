@@ -1,7 +1,7 @@
 //! The keys of a barrier ConfigMap.
 //!
-//! Three kinds: `p_N` as OpenKruise writes it, `c_N` as in its proposal, and `g_NAME` for a container whose
-//! gates are not levels. A level is an integer, so the first two are parsed the same way.
+//! There are three kinds: `p_N` as OpenKruise writes it, `c_N` as in its proposal, and `g_NAME` for a
+//! container whose gates are not levels. A level is an integer, so the first two are parsed in the same way.
 
 /// When a key is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Opens {
     Gates,
 }
 
-/// The value every published key has.
+/// The value of every published key.
 pub const OPEN: &str = "true";
 
 /// The key of a level as OpenKruise writes it.
@@ -30,8 +30,8 @@ pub fn gate_key(container: &str) -> String {
     format!("g_{container}")
 }
 
-/// Parses the key of a container. The prefix of a level is ignored and text that is not a number is level 0,
-/// as in OpenKruise (LP-19); text too short to have a prefix is not a key.
+/// Parses the key of a container. As in OpenKruise, the prefix of a level is ignored, and text that is not a
+/// number is level 0 (LP-19). Text that is too short to have a prefix is not a key.
 pub fn read(key: &str, container: &str) -> Option<Opens> {
     if key.strip_prefix("g_") == Some(container) {
         return Some(Opens::Gates);

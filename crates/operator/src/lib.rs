@@ -1,8 +1,8 @@
 //! Launch priority, sidecar termination and container restarts in clusters with standard kubelets.
 //!
 //! [`decide`] contains every decision as a pure function: the state of the API server goes in, patches and
-//! steps come out. The order comes from `outrigger-lifecycle`: a pod becomes a plan, its status an
-//! observation, and the same rules as everywhere else decide which gates are open.
+//! steps come out. The ordering rules are in `outrigger-lifecycle`. A pod becomes a plan and its status an
+//! observation, and the same rules as in `outrigger run` decide which gates are open.
 #![forbid(unsafe_code)]
 
 pub mod api;

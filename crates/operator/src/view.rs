@@ -1,7 +1,7 @@
-//! The parts of a pod that are kept in memory for the decisions.
+//! The parts of a pod that the operator keeps in memory for its decisions.
 //!
-//! Few of a cluster's pods use a feature of the operator: [`ObservedPod::of_served`] is `None` for all others. It keeps
-//! the plan and the relevant parts of the status, not the object.
+//! Few pods of a cluster use a feature of the operator. [`ObservedPod::of_served`] is `None` for all others.
+//! An [`ObservedPod`] keeps the plan and the relevant parts of the status, not the whole object.
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus};
 use outrigger_lifecycle::{
@@ -12,32 +12,32 @@ use outrigger_lifecycle::{
 use crate::key::{self, Opens};
 use crate::names;
 
-/// The relevant parts of one pod.
+/// The parts of one pod that decisions need.
 #[derive(Debug, Clone)]
 pub struct ObservedPod {
-    /// Its namespace.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// Its name.
+    /// The name of the pod.
     pub name: String,
-    /// Its uid.
+    /// The uid of the pod.
     pub uid: String,
-    /// The node it is on.
+    /// The node it is on, once it is scheduled.
     pub node: Option<String>,
-    /// Its version in the API server.
+    /// Its resource version in the API server.
     pub version: String,
-    /// It is being deleted.
+    /// Whether it is being deleted.
     pub deleting: bool,
-    /// Its phase; empty if none was published.
+    /// Its phase. Empty if there is none yet.
     pub phase: String,
     /// When the kubelet accepted it.
     pub started: Option<Time>,
     /// Its grace period in seconds.
     pub grace_seconds: i64,
-    /// Its plan: gates, roles, restart policies.
+    /// Its plan, which has gates, roles and restart policies.
     pub plan: Plan,
-    /// Its status, by container of the plan.
+    /// Its status, in the order of the plan's containers.
     pub observation: Observation,
-    /// Further cluster fields, by container of the plan.
+    /// Further fields from the cluster, in the order of the plan's containers.
     pub containers: Vec<ContainerView>,
     /// Whether all keys of its barrier are published.
     pub completed: bool,
@@ -47,17 +47,17 @@ pub struct ObservedPod {
     pub sidecars_count: bool,
     /// The launch condition: whether it is true, and its message.
     pub launched: Option<(bool, String)>,
-    /// The sidecars were stopped by the operator.
+    /// Whether the operator has stopped its sidecars.
     pub sidecars_terminated: bool,
-    /// Readiness gate [`names::POD_READY`] is set, and the condition's entries if it has any.
+    /// The message of the readiness condition, if the pod has the gate [`names::POD_READY`].
     pub ready_gate: Option<String>,
-    /// It has that gate, and its condition is not set yet.
+    /// Whether it has that gate and the condition is not set yet.
     pub ready_unset: bool,
     /// Why the pod could not be planned as written.
     pub problem: Option<String>,
 }
 
-/// The cluster fields of a container.
+/// Fields of a container that the plan and the observation do not have.
 #[derive(Debug, Clone, Default)]
 pub struct ContainerView {
     /// The barrier its start waits for.
@@ -66,13 +66,13 @@ pub struct ContainerView {
     pub marks: TerminatorMarks,
     /// Its image.
     pub image: String,
-    /// The status has an entry for it.
+    /// Whether the status has an entry for it.
     pub reported: bool,
     /// The runtime's id of its newest instance.
     pub id: Option<String>,
     /// How often it was restarted.
     pub restarts: i32,
-    /// It is ready.
+    /// Whether it is ready.
     pub ready: bool,
     /// Why it waits: the kubelet's reason and message.
     pub waiting: Option<(String, String)>,
@@ -81,7 +81,7 @@ pub struct ContainerView {
 /// The key a container's start waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Barrier {
-    /// The ConfigMap.
+    /// The name of the ConfigMap.
     pub map: String,
     /// The key, as written in the pod.
     pub key: String,
@@ -98,14 +98,15 @@ impl ContainerView {
         self.waiting.as_ref().is_some_and(|(reason, _)| reason == REFUSED)
     }
 
-    /// Whether the kubelet gives no reason for which it has not started.
+    /// Whether the kubelet is starting it: it gives no reason why the container waits.
     pub fn is_being_started(&self) -> bool {
         self.waiting
             .as_ref()
             .is_some_and(|(reason, _)| matches!(reason.as_str(), "PodInitializing" | "ContainerCreating"))
     }
 
-    /// Whether it was refused because the key of its barrier was missing; a container may lack other things as well.
+    /// Whether it was refused because the key of its barrier was missing. Other things can be missing as
+    /// well.
     pub fn is_refused_for_key(&self) -> bool {
         let Some((_, message)) = self.waiting.as_ref().filter(|_| self.is_refused()) else { return false };
         // "couldn't find key p_1 in ConfigMap ns/name", "configmap \"name\" not found"
@@ -117,12 +118,12 @@ impl ContainerView {
 }
 
 impl ObservedPod {
-    /// The view of a pod; `None` if it uses no feature of the operator.
+    /// The view of a pod. `None` if it uses no feature of the operator.
     pub fn of_served(pod: &Pod, now: Time) -> Option<ObservedPod> {
         is_served(pod).then(|| ObservedPod::always(pod, now)).flatten()
     }
 
-    /// The view of any pod; `None` only without a spec.
+    /// The view of any pod. `None` only if it has no spec.
     pub fn always(pod: &Pod, now: Time) -> Option<ObservedPod> {
         let spec = pod.spec.as_ref()?;
         let empty = PodStatus::default();
@@ -176,7 +177,7 @@ impl ObservedPod {
         })
     }
 
-    /// `namespace/name`.
+    /// The key of the pod in the queue, as `namespace/name`.
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -186,12 +187,12 @@ impl ObservedPod {
         matches!(self.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Whether every container that the pod lives for has ended for good (ST-6, ST-7). False if there is none (ST-9).
+    /// Whether all mains have ended for good (ST-6, ST-7). False if there are none (ST-9).
     pub fn mains_are_done(&self) -> bool {
         rules::all_keepers(&self.plan, &self.observation, |p, c| rules::final_exit(p, c).is_some())
     }
 
-    /// Containers with a barrier, by index.
+    /// The containers with a barrier, by index.
     pub fn barriers(&self) -> impl Iterator<Item = (usize, &Barrier)> {
         self.containers.iter().enumerate().filter_map(|(i, c)| Some((i, c.barrier.as_ref()?)))
     }
@@ -216,8 +217,8 @@ fn is_served(pod: &Pod) -> bool {
         || (ends && spec.containers.iter().any(|c| TerminatorMarks::of_container(c).is_sidecar()))
 }
 
-/// The barrier of a container: the first env of that name that refers to a key (LP-19). Never panics on any
-/// input: an env without a reference, or with a key that is too short, is not a barrier (LP-U-35, LP-U-39).
+/// The barrier of a container: the first env of that name that refers to a key (LP-19). It never panics. An
+/// env without a reference, or with a key that is too short, is not a barrier (LP-U-35, LP-U-39).
 fn barrier_of(container: &Container) -> Option<Barrier> {
     let env = container.env.as_deref()?.iter().filter(|e| names::BARRIER_ENVS.contains(&e.name.as_str()));
     env.filter_map(|e| {
@@ -243,13 +244,14 @@ fn container_view(written: Option<&Container>, status: Option<&ContainerStatus>)
     }
 }
 
-/// The plan of a live pod. Levels come from its barrier keys, not from its envs, so those are left out,
-/// unless gate keys cover both; if the rest cannot be planned, none of it counts, and the reason is returned.
+/// The plan of a live pod. Levels come from its barrier keys, so the priority envs are left out unless gate
+/// keys cover both. If this pod cannot be planned, it is planned without its annotations and envs, and the
+/// reason is returned.
 fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
     let mut copy = Pod { metadata: pod.metadata.clone(), spec: pod.spec.clone(), status: None };
     copy.metadata.managed_fields = None;
-    // The webhook has made them native sidecars, or they are none.
-    // A timeout that cannot be read is none.
+    // The webhook has already made the named containers native sidecars, or they are not native sidecars. A
+    // timeout that cannot be read is ignored.
     for name in [names::SIDECARS, names::LAUNCH_TIMEOUT] {
         copy.metadata.annotations.as_mut().and_then(|annotations| annotations.remove(name));
     }
@@ -272,8 +274,8 @@ fn plan_of(pod: &Pod) -> Option<(Plan, Option<String>)> {
     plan(&input, &gates).ok().map(|planned| (planned.plan, problem))
 }
 
-/// The kubelet restarts by the policies that are written in the pod. A marked sidecar without one of its own has the pod's, where
-/// the webhook could not give it another.
+/// Writes the pod's policy Never into containers that have none of their own, as the kubelet applies it.
+/// Otherwise the plan would restart marked sidecars to which the webhook could not give a policy.
 fn keep_policies(pod: &mut Pod) {
     let Some(spec) = pod.spec.as_mut().filter(|s| s.restart_policy.as_deref() == Some("Never")) else {
         return;
@@ -295,8 +297,8 @@ fn drop_priorities(pod: &mut Pod) {
     }
 }
 
-/// Adds the gates of levels, which are given by the barrier keys (LP-18). Containers without a barrier have
-/// no level.
+/// Adds the gates of levels, which come from the barrier keys (LP-18). Containers without a barrier have no
+/// level.
 fn add_levels_of_keys(plan: &mut Plan, containers: &[ContainerView]) {
     let level = |(i, c): (usize, &ContainerView)| match c.barrier.as_ref()?.opens {
         Opens::Level(level) if plan.containers[i].place.list == List::Main => Some((i, level)),
@@ -306,7 +308,7 @@ fn add_levels_of_keys(plan: &mut Plan, containers: &[ContainerView]) {
     add_levels(plan, &levels);
 }
 
-/// Gates that a barrier provides; all others are up to the kubelet.
+/// Whether a barrier enforces the gate. The kubelet enforces all others.
 pub(crate) fn is_served_gate(dialect: Option<Dialect>) -> bool {
     matches!(dialect, Some(Dialect::Priority | Dialect::DependsOn))
 }

@@ -1,7 +1,8 @@
 //! `outrigger operator agent`: serves the container recreate requests of one node.
 //!
-//! It reads the requests of its node and writes their status; everything it needs to know about a pod is in
-//! the request or comes from the runtime. It reads no pods and starts nothing: the kubelet does.
+//! The agent reads the requests of its node and writes their status. Everything it needs to know about a pod
+//! is in the request or comes from the runtime. It does not read pods, and it does not start containers: the
+//! kubelet does.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -36,18 +37,18 @@ use crate::names;
 /// Options of the agent.
 #[derive(Debug, Clone)]
 pub struct AgentOptions {
-    /// The node's name.
+    /// The name of the node.
     pub node: String,
-    /// The runtime's socket; `None`: the default locations.
+    /// The runtime's socket. `None` means the default locations.
     pub endpoint: Option<String>,
-    /// The address of the health page, if any.
+    /// The address of the health page. `None` means no health page.
     pub health: Option<SocketAddr>,
 }
 
-/// Pods served at a time: more than a node has, so that a pod whose containers are slow to stop does not
-/// delay another.
+/// The number of pods that are served at a time. It is larger than the number of pods on a node, so that a
+/// pod with slow containers does not delay another pod.
 const WORKERS: usize = 512;
-/// A write with conflicts is postponed after this many attempts.
+/// The number of attempts to write after conflicts, before the write is postponed.
 const WRITES_MAX: u32 = 8;
 /// How often a container in progress is checked.
 const POLL: Duration = Duration::from_millis(250);
@@ -58,9 +59,9 @@ struct Agent {
     client: Client,
     runtime: NodeRuntime,
     requests: Mutex<HashMap<String, Request>>,
-    /// When each request was first seen to need its pod unready or to have a result, and when that was done.
+    /// When the agent first saw that a request needs its pod unready or has a result, and when that was done.
     seen: Mutex<HashMap<String, Seen>>,
-    /// The preStop hooks that were begun, by the id of their instance.
+    /// The preStop hooks that have started, by the id of their instance.
     hooks: Mutex<HashMap<String, Hook>>,
     queue: Queue<(String, String)>,
     /// Sent when a request has changed.
@@ -68,16 +69,16 @@ struct Agent {
     page: Arc<AgentPage>,
 }
 
-/// A preStop hook of an instance. It is run once, for all requests that stop the instance.
+/// A preStop hook of an instance. It runs once for all requests that stop the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hook {
-    /// It is running, or its instance is being stopped although the request has ended.
+    /// The hook is running, or its instance is being stopped although the request has ended.
     Running,
-    /// It has ended, and took this long.
+    /// The hook has ended after this time.
     Done(Duration),
 }
 
-/// Runs until a signal.
+/// Runs until a signal arrives.
 ///
 /// # Errors
 /// The cluster cannot be reached.
@@ -91,7 +92,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
     let runtime = loop {
         match NodeRuntime::connect(options.endpoint.as_deref()).await {
             Ok(runtime) => break runtime,
-            // The runtime may start later: the parts of a node start in any order (KD18).
+            // The runtime may start later, because the parts of a node start in any order (KD18).
             Err(error) => tracing::warn!(%error, "no container runtime yet"),
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -128,7 +129,7 @@ pub async fn run_agent(options: AgentOptions) -> Result<(), Error> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Single map operations: a panic cannot leave one half done.
+    // Each critical section is one map operation, so a panic cannot leave the map in a partial state.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -143,7 +144,7 @@ fn key_of(request: &Request) -> String {
 
 impl Agent {
     /// Follows the active requests of the node. A request that is finished, deleted or no longer labelled
-    /// counts as a change of its pod: the next one may be due (CRR-47).
+    /// counts as a change of its pod, because the pod's next request may be due (CRR-47).
     async fn follow(self: Arc<Self>, node: String) {
         let selector = format!("{}={node},{}=true", names::CRR_NODE, names::CRR_ACTIVE);
         let config = Config {
@@ -195,7 +196,7 @@ impl Agent {
         }
     }
 
-    /// Forgets a request that is gone, which may be another one's turn.
+    /// Removes a deleted request. The pod's next request may now be due.
     fn forget(&self, request: &Request) {
         let key = key_of(request);
         lock(&self.seen).remove(&key);
@@ -209,7 +210,7 @@ impl Agent {
             tokio::time::sleep(RESYNC).await;
             let pods: Vec<_> = lock(&self.requests).values().map(pod_of).collect();
             if pods.is_empty() {
-                // No request is left that could ask about hooks that have ended.
+                // No other request can ask about hooks that have ended.
                 lock(&self.hooks).retain(|_, hook| *hook == Hook::Running);
             }
             pods.into_iter().for_each(|pod| self.queue.add(pod));
@@ -234,8 +235,9 @@ impl Agent {
         }
     }
 
-    /// Takes one step for the pod's current request. A request may get a verdict in the middle of a step, at its deadline, or be
-    /// deleted: the stop that was begun goes on, and the pod's next request does not wait for it.
+    /// Takes one step for the pod's current request. The request may get its result (at its deadline) or be
+    /// deleted during a step. A stop that has begun continues, but the pod's next request does not wait for
+    /// it.
     async fn serve(self: &Arc<Self>, pod: &(String, String)) -> Result<Option<Duration>, Error> {
         let requests: Vec<Request> =
             lock(&self.requests).values().filter(|r| pod_of(r) == *pod).cloned().collect();
@@ -245,7 +247,8 @@ impl Agent {
             let metadata = &requests[waiting].metadata;
             let name = metadata.name.clone().unwrap_or_default();
             let message = turn.map(|turn| queued_message(&requests[turn])).unwrap_or_default();
-            // Includes the version: a result written in the meantime is kept.
+            // The patch includes the version, so that it does not overwrite a result that was written in the
+            // meantime.
             let patch = json!({
                 "metadata": {"resourceVersion": metadata.resource_version},
                 "status": {"phase": "Pending", "message": message},
@@ -253,7 +256,7 @@ impl Agent {
             write(&api, &name, patch).await?;
         }
         let Some(turn) = turn else { return Ok(None) };
-        // Read again: a request that was finished in the meantime must not be acted on.
+        // Read the request again, because one that was finished in the meantime must not be acted on.
         let name = requests[turn].metadata.name.clone().unwrap_or_default();
         let found = api.get_opt(&name).await.map_err(Error::api("read a container recreate request"))?;
         let Some(request) = found.filter(|r| !r.is_finished()) else {
@@ -269,13 +272,13 @@ impl Agent {
         }
     }
 
-    /// Waits until a request has a verdict or is gone.
+    /// Waits until a request has a result or is deleted.
     async fn closed(&self, key: &str) {
         let mut changes = self.changes.subscribe();
         let is_open =
             |request: &Request| !request.is_finished() && request.metadata.deletion_timestamp.is_none();
         while lock(&self.requests).get(key).is_some_and(is_open) {
-            // The sender is a part of this.
+            // This cannot fail, because `self` owns the sender.
             let _ = changes.changed().await;
         }
     }
@@ -292,14 +295,14 @@ impl Agent {
                 ServeStep::Store { phase, states } => {
                     let patch = json!({
                         "metadata": {"resourceVersion": request.metadata.resource_version},
-                        // It does not wait any more.
+                        // The message says what the request waits for. It no longer waits.
                         "status": {"phase": phase, "message": "", "containerRecreateStates": states},
                     });
                     request = write(api, &name, patch).await?;
                 }
                 ServeStep::Hook { index, id } => {
                     let stop = Stop { request: &request, index, id: &id, uid: &uid };
-                    // An earlier request may have begun it, and have ended since.
+                    // An earlier request may have started the hook and ended since.
                     let begun = lock(&self.hooks).get(&id).copied();
                     match begun {
                         None => {}
@@ -415,8 +418,8 @@ impl Agent {
         Ok(instances)
     }
 
-    /// Runs the preStop hook and returns how long it took, and how it ended. A failed hook does not keep the container
-    /// running (CRR-40).
+    /// Runs the preStop hook. Returns how long it took and how it ended. The container is stopped even if the
+    /// hook fails (CRR-40).
     async fn run_hook(&self, stop: Stop<'_>) -> (Duration, Result<(), String>) {
         let Stop { request, index, id, uid } = stop;
         let grace = request.strategy().termination_grace_period_seconds.unwrap_or(30);
@@ -478,11 +481,11 @@ impl Agent {
 #[derive(Clone, Copy)]
 struct Stop<'a> {
     request: &'a Request,
-    /// Which container of the request.
+    /// The index of the container in the request.
     index: usize,
-    /// Which instance.
+    /// The id of the instance.
     id: &'a str,
-    /// The pod.
+    /// The uid of the pod.
     uid: &'a str,
 }
 
@@ -493,8 +496,9 @@ async fn write(api: &Api<Request>, name: &str, patch: serde_json::Value) -> Resu
         .map_err(Error::api(format!("write container recreate request {name}")))
 }
 
-/// Writes the state of a container into the newest version of a request, over any other changes. A request
-/// that already has a result, or was replaced by another of its name, is not written any more; then this returns false.
+/// Writes the state of a container into the newest version of a request, so that conflicting changes do not
+/// matter. Returns false, without writing, if the request already has a result or was replaced by another one
+/// of the same name.
 async fn write_states(
     api: &Api<Request>,
     request: &Request,
@@ -518,7 +522,7 @@ async fn write_states(
     }
 }
 
-/// Records that an instance was stopped, in a request that has had its verdict meanwhile.
+/// Records that an instance was stopped, in a request that got its result in the meantime.
 async fn write_killed(api: &Api<Request>, request: &Request, index: usize, id: &str) -> Result<(), Error> {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     let mut tries = 0;

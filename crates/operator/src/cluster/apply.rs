@@ -14,7 +14,7 @@ use crate::install;
 
 /// The webhook configuration of a Kruise installation.
 const KRUISE_WEBHOOKS: &str = "kruise-mutating-webhook-configuration";
-/// The field manager, for the API server's records.
+/// The field manager of the applied objects.
 const MANAGER: &str = "outrigger-install";
 
 /// Objects in the cluster that conflict with an operator in this namespace: both would handle the same pods and requests.
@@ -32,7 +32,8 @@ pub async fn clashes(client: &Client, namespace: &str) -> Result<Vec<String>, Er
     }
     let held = hooks.get_opt(install::WEBHOOKS).await.map_err(Error::api("look for Outrigger"))?;
     if held.is_some() {
-        // Not of the webhook's Service: an operator that runs outside the cluster has none.
+        // The Service of the webhook is no evidence, because an operator that runs outside the cluster has
+        // none.
         let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
         let held = bindings.get_opt(install::WEBHOOKS).await.map_err(Error::api("look for Outrigger"))?;
         let mut subjects = held.into_iter().flat_map(|held| held.subjects.unwrap_or_default());
@@ -50,7 +51,8 @@ pub async fn clashes(client: &Client, namespace: &str) -> Result<Vec<String>, Er
     let Some(service) = config.filter(|service| service.name != "outrigger-webhook") else {
         return Ok(found);
     };
-    // A definition may be kept for its requests when Kruise is uninstalled. Then nothing handles them.
+    // The definition may remain for its requests after Kruise is uninstalled. Then there is no conflict,
+    // because no controller handles them.
     let services: Api<Service> = Api::namespaced(client.clone(), &service.namespace);
     let held = services.get_opt(&service.name).await.map_err(Error::api("look for OpenKruise"))?;
     if held.is_some() {
@@ -62,10 +64,10 @@ pub async fn clashes(client: &Client, namespace: &str) -> Result<Vec<String>, Er
     Ok(found)
 }
 
-/// Applies manifests in order; returns the applied objects.
+/// Applies manifests in order. Returns the applied objects.
 ///
 /// # Errors
-/// A manifest is refused.
+/// The API server refuses a manifest.
 pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>, Error> {
     let mut applied = Vec::new();
     for text in manifests {
@@ -93,8 +95,8 @@ pub async fn apply(client: &Client, manifests: &[String]) -> Result<Vec<String>,
     Ok(applied)
 }
 
-/// Points the conversion webhook of a definition that is already there to ours. An apply merges: the Service of another
-/// installation would stay beside our URL, which the API server refuses.
+/// Points the conversion webhook of an existing definition to ours. An apply would merge both: the Service of
+/// the other installation would remain beside our URL, and the API server refuses that.
 async fn replace_webhook(api: &Api<DynamicObject>, ours: &DynamicObject) -> Result<(), kube::Error> {
     const CONFIG: &str = "/spec/conversion/webhook/clientConfig";
     let Some(held) = api.get_opt(install::CRD).await? else { return Ok(()) };

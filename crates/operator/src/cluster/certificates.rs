@@ -1,8 +1,8 @@
-//! The webhook's certificate: created here, kept in a Secret that all replicas share, renewed before it
-//! expires.
+//! The webhook's certificate. The operator creates it, keeps it in a Secret that all replicas share, and
+//! renews it before it expires.
 //!
-//! The CA's key is discarded as soon as the certificate is signed. A new certificate comes with a new CA; the
-//! last two CAs are trusted, so that no call fails while replicas change over.
+//! The CA's key is discarded as soon as the certificate is signed. Each new certificate has a new CA. The
+//! last two CAs are trusted, so that no call fails while replicas change to the new one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,26 +29,26 @@ use serde_json::json;
 use super::{Error, has_code};
 use crate::install;
 
-/// The Secret's name.
+/// The name of the Secret.
 pub(crate) const SECRET: &str = "outrigger-webhook";
 /// The lifetime of a certificate.
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
-/// It is renewed when less than this is left.
+/// A certificate is renewed when less than this is left of its lifetime.
 const LEFT: SignedDuration = SignedDuration::from_hours(24 * 120);
-/// A certificate, its key, and its CAs.
+/// A certificate, its key, and the CAs to trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certificate {
     chain: String,
     key: String,
-    /// This CA, and the one before.
+    /// The CA of this certificate and of the previous one.
     pub(crate) authorities: String,
     not_after: Timestamp,
-    /// The names it is for, separated by commas.
+    /// The DNS names it is valid for, separated by commas.
     names: String,
 }
 
 impl Certificate {
-    /// Creates one for these names.
+    /// Creates a certificate for these names.
     pub(crate) fn make(names: &[String], before: Option<&Certificate>) -> Result<Self, Error> {
         let failed = |error: rcgen::Error| Error::Setup(format!("cannot make a certificate: {error}"));
         let now = Timestamp::now();
@@ -109,7 +109,7 @@ impl Certificate {
         .into()
     }
 
-    /// Whether it must be replaced: it expires soon, it is for other names, or it cannot be read.
+    /// Whether the certificate must be replaced: it expires soon, is for other names, or cannot be read.
     fn is_due(&self, names: &[String]) -> bool {
         let is_old = Timestamp::now().checked_add(LEFT).is_ok_and(|then| then >= self.not_after);
         is_old || self.names != names.join(",") || self.server_config().is_err()
@@ -137,8 +137,8 @@ fn first_pem(text: &str) -> String {
     text[..second].to_owned()
 }
 
-/// The current certificate from the Secret, created or renewed if necessary. The one that is `served` now stays trusted: calls
-/// arrive while it is replaced.
+/// Returns the current certificate from the Secret. Creates or renews it if necessary. The certificate in
+/// `served` stays trusted, because calls arrive while it is replaced.
 pub(crate) async fn obtain(
     client: &Client,
     namespace: &str,
@@ -154,10 +154,10 @@ pub(crate) async fn obtain(
             trust(client, current).await?;
             return Ok(current.clone());
         }
-        // An unusable certificate was never trusted.
+        // The CA of an unusable certificate need not stay trusted.
         let before = current.filter(|current| current.server_config().is_ok()).or_else(|| served.cloned());
         let new = Certificate::make(names, before.as_ref())?;
-        // Trust it first: a replica may use it as soon as it is written.
+        // Trust it before it is written: a replica may serve it as soon as it is written.
         trust(client, &new).await?;
         let mut secret = held.clone().unwrap_or_else(|| Secret {
             metadata: ObjectMeta { name: Some(SECRET.to_owned()), ..Default::default() },
@@ -171,14 +171,15 @@ pub(crate) async fn obtain(
         };
         match written {
             Ok(_) => return Ok(new),
-            // Another replica was faster: use its certificate.
+            // Another replica has created it first: use its certificate.
             Err(error) if has_code(&error, &[409]) => {}
             Err(error) => return Err(what()(error)),
         }
     }
 }
 
-/// Makes the API server trust the webhook, for admission and conversion. Writes only if something differs.
+/// Makes the API server trust the webhook, for admission and conversion. Writes only if there is a
+/// difference.
 async fn trust(client: &Client, certificate: &Certificate) -> Result<(), Error> {
     let bundle = STANDARD.encode(&certificate.authorities);
     let hooks: Api<MutatingWebhookConfiguration> = Api::all(client.clone());

@@ -23,16 +23,16 @@ use crate::api::{Progress, RecreateState, Request};
 use crate::names;
 use crate::view::ObservedPod;
 
-/// The context of every reconciliation.
+/// What every reconciliation needs.
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) store: Store,
     pub(crate) events: Events,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) queue: Queue<Key>,
-    /// Pods whose kubelet is to be woken: a queue of its own, so that no key waits for it.
+    /// The pods whose kubelet must be woken. They have a queue of their own, so that no key waits for them.
     pub(crate) wakes: Queue<String>,
-    /// The operator's own namespace, where its agents are.
+    /// The operator's own namespace, in which its agents run.
     namespace: String,
     synced: AtomicUsize,
 }
@@ -44,16 +44,17 @@ pub(crate) enum Key {
     Request(String),
 }
 
-/// Concurrent reconciliations.
+/// The number of concurrent reconciliations.
 const WORKERS: usize = 32;
-/// Concurrent writes that wake kubelets: fewer, so that keys are published first when the API server is busy.
+/// The number of concurrent writes that wake kubelets. It is smaller, so that keys are published first when
+/// the API server is busy.
 const WAKERS: usize = 8;
-/// A request without an answer for this long is sent again: a lost connection may not report an error.
+/// A request without an answer for this long is sent again. A lost connection does not always cause an error.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Watches that must be synced before anything is written.
+/// The number of watches that must be synced before anything is written.
 const WATCHES: usize = 4;
-/// Page sizes when a watch begins: only one page is in memory untrimmed. Users who may write ConfigMaps or requests can
-/// make each as large as the API server allows.
+/// The page sizes of the initial list of a watch. Only one page at a time is in memory untrimmed. Users can
+/// make each ConfigMap or request as large as the API server allows.
 const PODS_PAGE: u32 = 50;
 pub(crate) const PAGE: u32 = 10;
 
@@ -91,7 +92,7 @@ impl Context {
     }
 }
 
-/// Runs until it is dropped.
+/// Runs until the future is dropped.
 pub(crate) async fn run(cx: Arc<Context>) {
     let mut tasks = JoinSet::new();
     let all = |selector: Option<String>, page: u32| Config {
@@ -137,7 +138,7 @@ pub(crate) async fn run(cx: Arc<Context>) {
 enum Change<K> {
     Is(K),
     Gone(K),
-    /// The list is complete; these names of the store are not in it.
+    /// The list is complete. These names are in the store, but not in the list.
     Listed(HashSet<String>),
 }
 
@@ -149,8 +150,8 @@ fn name_of(metadata: &ObjectMeta) -> String {
     }
 }
 
-/// Follows all objects of a kind. A broken watch is restarted, and missed changes are found by comparing the
-/// list with the store. An object that cannot be read counts as gone.
+/// Follows all objects of a kind. A broken watch is restarted, and comparing the list with the store finds
+/// missed changes. An object that cannot be read counts as deleted.
 async fn follow<K>(
     cx: Arc<Context>,
     api: Api<Lenient<K>>,
@@ -227,7 +228,7 @@ fn on_map(cx: &Context, change: Change<ConfigMap>) {
             for name in cx.store.map_names().into_iter().filter(|name| !names.contains(name)) {
                 cx.store.drop_map(&name);
             }
-            // The owners are not known any more: check every pod.
+            // The owners are no longer known, so check every pod.
             cx.store.pod_names().into_iter().for_each(|name| cx.queue.add(Key::Pod(name)));
         }
     }
@@ -245,7 +246,7 @@ fn on_request(cx: &Context, change: Change<Request>) {
             if request.is_finished() && !was_finished && cx.is_synced() {
                 cx.count_verdict(&request.status.container_recreate_states);
             }
-            // Stored first: a worker may look at once.
+            // Update the store before the queue, because a worker may read the store immediately.
             cx.store.set_request(name.clone(), request.clone());
             pod(&request);
             cx.queue.add(Key::Request(name));
@@ -304,13 +305,13 @@ fn on_pod(cx: &Context, change: Change<Pod>) {
             for name in cx.store.agent_names().into_iter().filter(|name| !names.contains(name)) {
                 agent_gone(cx, &name);
             }
-            // Their pods may have gone or ended while nothing was told.
+            // Their pods may have been deleted or ended while the watch was interrupted.
             cx.store.request_names().into_iter().for_each(|name| cx.queue.add(Key::Request(name)));
         }
     }
 }
 
-/// An agent pod of the operator: whether it is ready affects the requests of its node.
+/// Handles a change of an agent pod. Whether it is ready affects the requests of its node.
 fn on_agent(cx: &Context, pod: &Pod) {
     let is_agent = pod.metadata.namespace.as_deref() == Some(&cx.namespace)
         && pod.metadata.labels.as_ref().and_then(|l| l.get("app")).is_some_and(|app| app == names::AGENT);
@@ -338,7 +339,7 @@ fn reconcile_requests_of(cx: &Context, node: &str) {
 }
 
 async fn work(cx: Arc<Context>) {
-    // Before everything is synced, "not found" only means "not seen yet".
+    // Until everything is synced, "not found" only means "not seen yet".
     while !cx.is_synced() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -357,13 +358,13 @@ async fn work(cx: Arc<Context>) {
     }
 }
 
-/// Fails if the API server does not answer in time. The next reconciliation finds what was written until then.
+/// Fails if the API server does not answer in time. The next reconciliation finds what was written before.
 async fn answered<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let late = |_| Err(Error::Setup(format!("the API server has not answered within {ANSWER_MAX:?}")));
     tokio::time::timeout(ANSWER_MAX, work).await.unwrap_or_else(late)
 }
 
-/// Wakes kubelets, one pod at a time.
+/// Wakes kubelets of pods, one at a time.
 async fn wake(cx: Arc<Context>) {
     loop {
         let (pod, _) = cx.wakes.next().await;
@@ -376,7 +377,7 @@ async fn wake(cx: Arc<Context>) {
     }
 }
 
-/// Reconciles an object that has been due since the given time.
+/// Reconciles an object. `since` is when it became due.
 async fn reconcile(
     cx: &Context,
     key: &Key,
@@ -410,8 +411,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// What is told is stored before its pod is queued: otherwise a worker may look at what was there before, and nothing makes it
-    /// look again.
+    /// A request is stored before its pod is queued. Otherwise a worker may reconcile the pod with the
+    /// previous state, and nothing would queue the pod again.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_pod_is_looked_at_with_what_was_told_of_its_request() {
         super::super::install_crypto();

@@ -1,4 +1,4 @@
-//! Carries out the steps for the sidecars of a finished pod.
+//! Stops the sidecars of a pod whose mains are done, as `decide::terminate` decides.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -21,7 +21,7 @@ use crate::view::ObservedPod;
 
 /// How long finished requests of the terminator are kept.
 const TTL_SECONDS: i32 = 3_600;
-/// A request that is not served by then fails, and the pod is ended another way.
+/// A request that is not served by then fails, and the operator ends the pod in another way.
 const DEADLINE_SECONDS: i64 = 120;
 
 /// Reconciles a pod's sidecars. Returns when to check again.
@@ -59,7 +59,7 @@ pub(crate) async fn reconcile(cx: &Context, view: &ObservedPod) -> Result<Option
     Ok(delayed_until(view).filter(|at| now < *at))
 }
 
-/// The summary of a request, if it is one of the terminator's for the pod.
+/// Summarises a request, if it is one of the terminator's for the pod.
 pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     let attempt = attempt_of(request.metadata.name.as_deref()?, uid)?;
     let states = &request.status.container_recreate_states;
@@ -77,9 +77,10 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
     let targets = request.spec.containers.iter();
     let targets =
         targets.filter_map(|t| Some((t.name.clone(), t.status_context.as_ref()?.container_id.clone())));
-    // Also one that an agent began and never finished: a retry would take as long.
+    // This includes a request that an agent began and never finished, because a retry would take as long.
     let unserved = request.is_finished() && stopped.is_empty();
-    // Agents do not serve a request that is being deleted, however long that takes: the next one does.
+    // Agents do not serve a request that is being deleted, even if the deletion takes long. They serve the
+    // next one.
     let finished = request.is_finished() || request.metadata.deletion_timestamp.is_some();
     let needs_result = needs_result(request);
     let targets = targets.collect();
@@ -87,7 +88,7 @@ pub(crate) fn past_of(request: &Request, uid: &str) -> Option<Past> {
 }
 
 async fn swap(cx: &Context, view: &ObservedPod, swaps: Vec<(usize, String, String)>) -> Result<(), Error> {
-    // The patch tests the name, so that no other container's image is replaced.
+    // The patch tests the name, so that it never replaces the image of another container.
     let operations: Vec<Value> = swaps
         .iter()
         .flat_map(|(index, name, image)| {
@@ -163,7 +164,7 @@ async fn stop(
     let api: Api<Request> = Api::namespaced(cx.client.clone(), &view.namespace);
     match api.create(&PostParams::default(), &request).await {
         Ok(made) => {
-            // Stored at once, so that the next reconciliation does not create another.
+            // Store it at once, so that the next reconciliation does not create another one.
             cx.store.set_request(format!("{}/{}", view.namespace, request_name(&view.uid, attempt)), made);
             Ok(())
         }

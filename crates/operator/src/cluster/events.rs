@@ -12,13 +12,14 @@ use tokio::sync::Semaphore;
 
 use crate::view::ObservedPod;
 
-/// The number of messages that are remembered, so that none is sent twice.
+/// The number of sent messages that are kept, so that none is sent twice.
 const SAID_MAX: usize = 10_000;
 /// The longest message an event may have.
 const MESSAGE_MAX: usize = 1_000;
-/// As many wait to be written; more are left out.
+/// The number of events that can wait to be written. Further events are dropped.
 const WAITING_MAX: usize = 2_000;
-/// As many are written at a time: what the operator does goes before what it says.
+/// The number of events that are written at a time. It is small, because the operator's actions are more
+/// important than its events.
 const WRITERS: usize = 2;
 
 /// The pod an event is about.
@@ -52,7 +53,7 @@ impl Events {
         self.tell_of(pod, is_warning, reason, message);
     }
 
-    /// The same for a pod of which only the names are known.
+    /// Sends an event about a pod of which only the names are known.
     pub(crate) fn tell_of(&self, pod: Subject<'_>, is_warning: bool, reason: &str, message: &str) {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             tracing::debug!(pod = pod.name, message, "too many events, one is left out");

@@ -1,4 +1,4 @@
-//! Carries out the steps of a pod's launch.
+//! Launches a pod's containers in order: carries out the steps that `decide::barrier` decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,10 +41,11 @@ pub(crate) async fn reconcile(
     let launch = decide(view, &map, memory, now());
     let again = launch.again;
     if map == Map::Foreign {
-        // Read again next time.
+        // The next reconciliation reads it again.
         cx.store.drop_map(&format!("{}/{name}", view.namespace));
     }
-    // Why the ConfigMap cannot be written. What is reported is reported all the same: that is when it is needed.
+    // Why the ConfigMap cannot be written. Conditions and events are still written, because they explain the
+    // problem to the user.
     let mut blocked: Option<Result<Option<Time>, Error>> = None;
     for step in launch.steps {
         if blocked.is_some() && !matches!(step, BarrierStep::Condition { .. } | BarrierStep::Event { .. }) {
@@ -70,7 +71,8 @@ pub(crate) async fn reconcile(
                     continue;
                 }
                 cx.metrics.publish_seconds.observe(since.elapsed().as_secs_f64());
-                // The previous level took from its own key, or the pod's start, until now.
+                // The previous level took from the publication of its key, or from the pod's start, until
+                // now.
                 if let Some(before) = memory.published_at.or(view.started) {
                     cx.metrics.level_wait_seconds.observe(now().since(before) as f64 / 1_000.0);
                 }
@@ -91,7 +93,7 @@ pub(crate) async fn reconcile(
                     held.woken_at = Some(now());
                     held.completed_at = completed.then(now);
                 });
-                // Keys of other pods do not wait for it.
+                // The wake-up is queued, so that keys of other pods do not wait for it.
                 cx.wakes.add(key.clone());
                 if is_first {
                     let took = view.started.map_or(0, |started| now().since(started));
@@ -111,7 +113,8 @@ pub(crate) async fn reconcile(
     blocked.unwrap_or(Ok(again))
 }
 
-/// The result of a look in which the ConfigMap could not be written: an error, or another look after this many milliseconds.
+/// The result of a reconciliation that could not write the ConfigMap: an error, or a retry after this many
+/// milliseconds.
 fn unwritten(written: Result<bool, Error>, again_ms: u64) -> Option<Result<Option<Time>, Error>> {
     match written {
         Ok(true) => None,
@@ -122,7 +125,8 @@ fn unwritten(written: Result<bool, Error>, again_ms: u64) -> Option<Result<Optio
 
 fn tell_opened(cx: &Context, view: &ObservedPod, keys: &BTreeSet<String>) {
     for key in keys {
-        // A container that has run before needs the key for its next restart; it has not waited for it.
+        // A container that has run before needs the key only for its next restart. Its start did not wait for
+        // the key.
         let behind =
             view.barriers().filter(|(i, b)| b.key == *key && !view.observation.containers[*i].was_run);
         let names: Vec<String> = behind.map(|(i, _)| format!("`{}`", view.plan.containers[i].name)).collect();
@@ -162,7 +166,8 @@ fn keep(cx: &Context, view: &ObservedPod, map: &ConfigMap) {
     cx.store.set_map(format!("{}/{name}", view.namespace), MapView::new(map));
 }
 
-/// Creates the ConfigMap. Returns false if there already was one that was not in the store; it is now.
+/// Creates the ConfigMap. Returns false if there already was one that the store did not have. The store has
+/// it now.
 async fn create<'k>(
     cx: &Context,
     view: &ObservedPod,
@@ -185,7 +190,8 @@ async fn create<'k>(
         }
         Err(error) => {
             if let (true, kube::Error::Api(status)) = (has_code(&error, &[403]), &error) {
-                // A quota, or a namespace that is being deleted (LP-32): the pod's author can fix it.
+                // The cause is a quota, or a namespace that is being deleted (LP-32). The pod's author can
+                // fix it.
                 let message = format!("the barrier cannot be made, so nothing starts: {}", status.message);
                 cx.events.tell(view, true, "BarrierBlocked", &message);
             }
@@ -219,7 +225,7 @@ async fn publish<'k>(
     uid: &str,
 ) -> Result<bool, Error> {
     let data: BTreeMap<&str, &str> = keys.map(|key| (key.as_str(), OPEN)).collect();
-    // The uid makes sure that it is still the same object.
+    // The patch includes the uid, so that it never changes another object of the same name.
     let patch = json!({
         "metadata": {"uid": uid, "labels": {names::BARRIER_LABEL: OPEN}},
         "data": data,
@@ -235,7 +241,7 @@ async fn publish<'k>(
                 cx.store.drop_map(&format!("{}/{map}", view.namespace));
             }
             if let (true, kube::Error::Api(status)) = (has_code(&error, &[422]), &error) {
-                // Somebody has made it immutable.
+                // A user has made the ConfigMap immutable.
                 let message = format!(
                     "ConfigMap {map} cannot be written, so nothing more starts; delete it: {}",
                     status.message
@@ -262,14 +268,15 @@ async fn withdraw<'k>(
     let made = api.patch(map, &PatchParams::default(), &Patch::Merge(patch)).await;
     match made {
         Ok(made) => keep(cx, view, &made),
-        // It is gone, or somebody has made it immutable: no container may be kept from ending by that.
+        // The ConfigMap was deleted, or a user has made it immutable. This must not keep a container from
+        // ending.
         Err(error) if has_code(&error, &[404, 422]) => {}
         Err(error) => return Err(Error::api(format!("withdraw keys from ConfigMap {map}"))(error)),
     }
     Ok(())
 }
 
-/// Writes to a pod, so that its kubelet looks at it now and not in ten seconds.
+/// Writes to a pod, so that its kubelet syncs the pod now and not in ten seconds.
 pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
     let Some(view) = cx.store.pod(key).filter(|view| !view.deleting && !view.is_over()) else {
         return Ok(());
@@ -288,7 +295,7 @@ pub(crate) async fn wake(cx: &Context, key: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes the kubelet see the result that was written for a pod, and stop what still runs.
+/// Makes the kubelet read the result that was written for a pod, and stop the containers that still run.
 pub(crate) async fn wake_for_result(cx: &Context, view: &ObservedPod) -> Result<(), Error> {
     annotate(cx, view, json!({names::RESULT_WRITTEN: Timestamp::now().to_string()})).await
 }
@@ -296,14 +303,14 @@ pub(crate) async fn wake_for_result(cx: &Context, view: &ObservedPod) -> Result<
 async fn annotate(cx: &Context, view: &ObservedPod, annotations: Value) -> Result<(), Error> {
     let patch = json!({"metadata": {"uid": view.uid, "annotations": annotations}});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
-    // Only the metadata comes back.
+    // Request only the metadata, which is smaller.
     api.patch_metadata(&view.name, &PatchParams::default(), &Patch::Merge(patch))
         .await
         .map(|_| ())
         .map_err(Error::api(format!("annotate pod {}", view.key())))
 }
 
-/// Writes a part of a pod's status; conditions are merged by their type.
+/// Writes a part of a pod's status. Conditions are merged by their type.
 pub(crate) async fn patch_status(cx: &Context, view: &ObservedPod, status: Value) -> Result<(), Error> {
     let patch = json!({"metadata": {"uid": view.uid}, "status": status});
     let api: Api<Pod> = Api::namespaced(cx.client.clone(), &view.namespace);
@@ -328,14 +335,14 @@ async fn condition(cx: &Context, view: &ObservedPod, is_true: bool, message: &st
         "reason": if is_true { "Launched" } else { "LaunchTimeout" },
         "message": message,
     });
-    // Another message is no transition.
+    // A new message alone is not a transition.
     if view.launched.as_ref().is_none_or(|(was_true, _)| *was_true != is_true) {
         condition["lastTransitionTime"] = json!(seconds());
     }
     patch_status(cx, view, json!({"conditions": [condition]})).await
 }
 
-/// The current time in the precision of statuses.
+/// The current time, with the precision of statuses.
 pub(crate) fn seconds() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()

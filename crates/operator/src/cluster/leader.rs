@@ -1,7 +1,7 @@
 //! Leader election: only the replica that holds the Lease writes.
 //!
 //! A holder that does not renew the Lease loses it after [`DURATION`]. Each replica measures this with its
-//! own clock from the last change it saw, so clocks need not agree.
+//! own clock from the last change it saw, so the replicas' clocks need not agree.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout};
 
 use super::has_code;
 
-/// The Lease's name.
+/// The name of the Lease.
 pub(crate) const NAME: &str = "outrigger-operator";
-/// A Lease that is not renewed for this long can be taken.
+/// Another replica can take a Lease that was not renewed for this long.
 const DURATION: Duration = Duration::from_secs(8);
-/// How often it is renewed or checked.
+/// How often the Lease is renewed or checked.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A leader that could not renew the Lease for this long stops leading, well before another replica can take it.
 const HOLD: Duration = Duration::from_secs(6);
@@ -26,7 +26,7 @@ const HOLD: Duration = Duration::from_secs(6);
 pub(crate) struct Leader {
     api: Api<Lease>,
     identity: String,
-    /// The last state of another replica's Lease, and when it was first seen.
+    /// The last version of another replica's Lease, and when this replica first saw it.
     seen: Option<(String, Instant)>,
 }
 
@@ -35,7 +35,7 @@ impl Leader {
         Leader { api: Api::namespaced(client, namespace), identity, seen: None }
     }
 
-    /// Waits until this replica is the leader; returns the time of the request that made it so.
+    /// Waits until this replica is the leader. Returns when it sent the request that made it the leader.
     pub(crate) async fn acquire(&mut self) -> Instant {
         loop {
             let asked = Instant::now();
@@ -49,12 +49,13 @@ impl Leader {
         }
     }
 
-    /// Renews the Lease; returns when this replica is no longer the leader, before another can be.
+    /// Renews the Lease. Returns when this replica is no longer the leader, before another replica can become
+    /// the leader.
     pub(crate) async fn keep(&mut self, mut renewed: Instant) {
         loop {
             tokio::time::sleep(PAUSE.min(HOLD.saturating_sub(renewed.elapsed()))).await;
             let asked = Instant::now();
-            // Others count from when it was written, which may have been as soon as it was asked for.
+            // Other replicas measure from the write, which may happen as soon as the request is sent.
             match timeout(HOLD.saturating_sub(renewed.elapsed()), self.try_hold()).await {
                 Ok(Ok(true)) => renewed = asked,
                 Ok(Ok(false)) => return,
@@ -67,7 +68,7 @@ impl Leader {
         }
     }
 
-    /// Releases the Lease, so that another replica need not wait.
+    /// Releases the Lease, so that another replica need not wait until it expires.
     pub(crate) async fn release(&self) {
         let Ok(mut lease) = self.api.get(NAME).await else { return };
         let spec = lease.spec.get_or_insert_default();
@@ -108,7 +109,7 @@ impl Leader {
             new.acquire_time = spec.acquire_time;
         }
         lease.spec = Some(new);
-        // Includes the version: if two replicas try at once, one fails.
+        // The object includes its version: if two replicas try at once, one of them fails.
         took(self.api.replace(NAME, &PostParams::default(), &lease).await)
     }
 
@@ -140,7 +141,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_gets_no_answer_stops_before_others_begin() {
         super::super::install_crypto();
-        // Connections are made, and nothing is ever said on them.
+        // The server accepts connections and never answers.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
         let config = kube::Config::new(address.parse().expect("an address"));

@@ -1,5 +1,5 @@
-//! Reads objects that other people wrote. One that cannot be read must not break the list it is in: every pod of the
-//! cluster is in that list.
+//! Reads objects that users write. An unreadable object must not break the list that contains it, because
+//! that list has every pod of the cluster.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ pub(crate) struct Lenient<K> {
 }
 
 impl<K: Resource> Lenient<K> {
-    /// The object if it can be read; otherwise its identity only, and why.
+    /// Returns the object if it can be read. Otherwise returns its identity and the error.
     pub(crate) fn read(self) -> Result<K, Unreadable<K>> {
         match self.fault {
             None => Ok(self.object),
@@ -30,7 +30,7 @@ impl<K: Resource> Lenient<K> {
 /// An object that cannot be read.
 #[derive(Debug)]
 pub(crate) struct Unreadable<K> {
-    /// Its name, namespace and uid; everything else is missing.
+    /// Its name, namespace and uid. All other fields are empty.
     pub(crate) identity: K,
     why: String,
 }
@@ -46,7 +46,7 @@ impl<K: Resource> fmt::Display for Unreadable<K> {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut value = Value::deserialize(deserializer)?;
-        // Not used here, and a user who may change an object can write anything into them.
+        // These fields are not used here, and users who may change an object can write any value into them.
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.shift_remove("managedFields");
         }
@@ -61,7 +61,7 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Lenient<K> {
     }
 }
 
-/// The parts of an object that the API server writes itself.
+/// The fields of an object that the API server sets itself.
 fn identity(value: &Value) -> Value {
     let texts = |from: Option<&Value>, names: &[&str]| -> Map<String, Value> {
         let text = |name: &&str| Some(((*name).to_owned(), from?.get(name)?.as_str()?.into()));
@@ -141,7 +141,7 @@ mod tests {
         let request = json!({"status": {"phase": "Bogus", "containerRecreateStates": [{"name": "a", "phase": "Whatever"}]}});
         let request: Request = serde_json::from_value(request).expect("a request");
         assert_eq!(request.status.container_recreate_states[0].phase, Progress::Pending);
-        // Times that no clock can show do not make it unreadable.
+        // A time that cannot be represented does not make the object unreadable.
         let never = "9999-12-31T23:59:59Z";
         let condition = |kind: &str, time: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": time});
         let request = json!({

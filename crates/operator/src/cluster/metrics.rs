@@ -7,10 +7,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
-/// The content type of a page of metrics.
+/// The content type of the metrics page.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds in seconds: fine near the targets, coarse above.
+/// The upper bounds of the buckets in seconds: fine near the targets, coarse above.
 const BOUNDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0];
 
 /// Metrics of the operator.
@@ -22,29 +22,29 @@ pub struct Metrics {
     levels_waiting: Gauge,
     longest_wait_seconds: Gauge,
     queue: Gauge,
-    /// Webhook calls about pods and requests.
+    /// The duration of webhook calls about pods and requests.
     pub(crate) webhook_seconds: Histogram,
-    /// Objects refused.
+    /// The number of refused objects.
     pub(crate) refused: Counter,
-    /// Keys published.
+    /// The number of published keys.
     pub(crate) keys: Counter,
-    /// From the pod's change to the published key.
+    /// The time from the pod's change to the published key.
     pub(crate) publish_seconds: Histogram,
-    /// From one level's key to the next.
+    /// The time from one level's key to the next level's key.
     pub(crate) level_wait_seconds: Histogram,
-    /// From the pod's start to the last key.
+    /// The time from the pod's start to the last key.
     pub(crate) launch_seconds: Histogram,
-    /// Launches that took too long.
+    /// The number of launches that took too long.
     pub(crate) launch_timeouts: Counter,
-    /// Requests created to stop sidecars.
+    /// The number of requests created to stop sidecars.
     pub(crate) terminations: Counter,
-    /// Pods whose result was written.
+    /// The number of pods whose result was written.
     pub(crate) ended: Counter,
-    /// Requests that succeeded.
+    /// The number of requests that succeeded.
     pub(crate) succeeded: Counter,
-    /// Requests that failed.
+    /// The number of requests that failed.
     pub(crate) failed: Counter,
-    /// Failed reconciliations, which are retried.
+    /// The number of failed reconciliations. They are retried.
     pub(crate) errors: Counter,
 }
 
@@ -106,23 +106,23 @@ impl Default for Metrics {
     }
 }
 
-/// What the operator holds at the moment.
+/// The current numbers of objects in the operator.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    /// This replica leads.
+    /// Whether this replica is the leader.
     pub(crate) leads: bool,
-    /// Pods that use the operator.
+    /// The number of pods that use the operator.
     pub(crate) pods: usize,
-    /// Closed levels and gates.
+    /// The number of closed levels and gates.
     pub(crate) levels_waiting: usize,
-    /// Age of the oldest pod with one.
+    /// The age of the oldest pod with a closed level or gate.
     pub(crate) longest_wait_seconds: u64,
-    /// Objects that wait.
+    /// The number of objects in the queue.
     pub(crate) queue: usize,
 }
 
 impl Metrics {
-    /// The page.
+    /// Renders the metrics page.
     pub(crate) fn page(&self, holds: &Holds) -> String {
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.leader.set(i64::from(holds.leads));
@@ -138,9 +138,9 @@ impl Metrics {
 #[derive(Debug)]
 pub(crate) struct AgentMetrics {
     registry: Registry,
-    /// Containers stopped.
+    /// The number of containers stopped.
     pub(crate) stopped: Counter,
-    /// Containers that could not be stopped.
+    /// The number of containers that could not be stopped.
     pub(crate) failed: Counter,
 }
 
@@ -159,7 +159,7 @@ impl Default for AgentMetrics {
 }
 
 impl AgentMetrics {
-    /// The page.
+    /// Renders the metrics page.
     pub(crate) fn page(&self) -> String {
         text(&self.registry)
     }
@@ -177,7 +177,7 @@ fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str
     metric
 }
 
-/// A counter. Its samples are called NAME`_total`.
+/// Registers a counter. Its samples are called NAME`_total`.
 fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
     registered(registry, name, help, Counter::default())
 }
@@ -190,7 +190,8 @@ fn histogram(registry: &mut Registry, name: &str, help: &str) -> Histogram {
     registered(registry, name, help, Histogram::new(BOUNDS))
 }
 
-/// A counter for each value of a label. All are there from the start: a rate needs the 0 before the first event.
+/// Registers a counter for each value of a label. All exist from the start, because a rate needs the 0 before
+/// the first event.
 fn labelled<const N: usize>(
     registry: &mut Registry,
     name: &str,
@@ -209,7 +210,7 @@ mod tests {
 
     use super::{AgentMetrics, Holds, Metrics};
 
-    /// The metrics of a page with their types. A counter has the name of its samples.
+    /// The metrics of a page with their types. A counter is listed under the name of its samples.
     fn types(page: &str) -> BTreeMap<&str, &str> {
         let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let sample_of = |family: &str| {
@@ -223,7 +224,7 @@ mod tests {
             .collect()
     }
 
-    /// The tables of the reference page, after this heading.
+    /// The rows of the tables below this heading of the reference page.
     fn documented(heading: &str) -> BTreeMap<&'static str, &'static str> {
         let page = include_str!("../../../../docs/reference/metrics.md");
         let (_, section) = page.split_once(heading).expect("the heading");

@@ -50,9 +50,9 @@ pub enum Error {
     /// The API server returned an error or cannot be reached.
     #[error("{what}: {}", reason(.cause))]
     Api {
-        /// The operation.
+        /// The operation that failed.
         what: String,
-        /// The cause; not as a source, which would be said once more.
+        /// The cause. It is not a `source`, because the message already contains it.
         cause: Box<kube::Error>,
     },
     /// There is no usable configuration, socket or runtime.
@@ -66,13 +66,14 @@ impl Error {
         move |cause| Error::Api { what, cause: Box::new(cause) }
     }
 
-    /// Someone else changed, created or removed the object in the meantime: check again.
+    /// Whether another client changed, created or removed the object in the meantime. Then the operator
+    /// checks again.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, Error::Api { cause, .. } if has_code(cause, &[404, 409, 422]))
     }
 }
 
-/// An error of a call in few words: the API server's own message where there is one.
+/// A short description of an error: the API server's own message if there is one.
 pub(crate) fn reason(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -80,7 +81,7 @@ pub(crate) fn reason(error: &kube::Error) -> String {
     }
 }
 
-/// The same for a watch.
+/// A short description of a watch error.
 pub(crate) fn watch_reason(error: &kube::runtime::watcher::Error) -> String {
     use kube::runtime::watcher::Error;
     match error {
@@ -96,17 +97,17 @@ fn has_code(error: &kube::Error, codes: &[u16]) -> bool {
     matches!(error, kube::Error::Api(status) if codes.contains(&status.code))
 }
 
-/// A client for the cluster of the kubeconfig, or the one this process runs in.
+/// Connects to the cluster of the kubeconfig, or to the cluster this process runs in.
 ///
 /// # Errors
-/// There is neither.
+/// There is no kubeconfig, and the process does not run in a cluster.
 pub async fn connect() -> Result<Client, Error> {
     install_crypto();
     let none =
         |error: String| Error::Setup(format!("no cluster: {error}; set KUBECONFIG to a file that is there"));
     let config = match std::env::var_os("KUBERNETES_SERVICE_HOST") {
         Some(_) => Config::infer().await.map_err(|error| none(error.to_string())),
-        // Not in a pod: only the kubeconfig matters.
+        // The process is not in a pod, so only the kubeconfig matters.
         None => Config::from_kubeconfig(&KubeConfigOptions::default())
             .await
             .map_err(|error| none(error.to_string())),
@@ -114,13 +115,13 @@ pub async fn connect() -> Result<Client, Error> {
     Client::try_from(config).map_err(|error| Error::Setup(format!("cannot use the cluster: {error}")))
 }
 
-/// TLS needs one cryptography provider per process.
+/// Installs the cryptography provider that TLS needs, once per process.
 pub(crate) fn install_crypto() {
     // An error means that one is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The time, in milliseconds.
+/// The current time, in milliseconds.
 pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

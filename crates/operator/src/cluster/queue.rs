@@ -1,7 +1,7 @@
 //! The work queue: which object is reconciled next, and when.
 //!
-//! A key that is added several times before its turn is processed once; one that is added while it is being
-//! processed is processed again afterwards. A key is never processed by two workers at a time.
+//! A key that is added several times before its turn is processed once. A key that is added while it is being
+//! processed is processed again afterwards. Two workers never process the same key at the same time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Keys in the order they are processed.
+/// Keys in the order in which they are processed.
 pub(crate) struct Queue<K> {
     state: Mutex<State<K>>,
     changed: Notify,
@@ -22,16 +22,16 @@ struct State<K> {
     /// Since when each key has been due.
     queued: HashMap<K, Instant>,
     running: HashSet<K>,
-    /// When each key is due that waits for a time; the number tells apart those of the same instant.
+    /// When each delayed key is due. The number distinguishes keys of the same instant.
     delayed: HashMap<K, (Instant, u64)>,
-    /// The same, first due first.
+    /// The delayed keys by time, the earliest first.
     due: BTreeMap<(Instant, u64), K>,
     delays: u64,
     failures: HashMap<K, u32>,
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    /// Queues a key once; while it is being processed it waits for [`Queue::done`].
+    /// Queues a key once. A key that is being processed waits for [`Queue::done`].
     fn enqueue(&mut self, key: K, since: Instant) {
         if self.queued.contains_key(&key) {
             return;
@@ -58,7 +58,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Queues what is due by now. Returns when the next key is.
+    /// Queues the keys that are due by now. Returns when the next key is due.
     fn enqueue_due(&mut self, now: Instant) -> Option<Instant> {
         while let Some(entry) = self.due.first_entry() {
             let (at, _) = *entry.key();
@@ -88,7 +88,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        // A panic between two of the operations below leaves a key queued too often at worst.
+        // A panic between two of the operations below can at most leave a key queued twice.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +119,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.add_after(key, Duration::from_millis(50 << failures.min(10)));
     }
 
-    /// The next key, and since when it has been due; [`Queue::done`] must follow.
+    /// Returns the next key, and since when it has been due. The caller must call [`Queue::done`] afterwards.
     pub(crate) async fn next(&self) -> (K, Instant) {
         loop {
             let due = {
@@ -146,7 +146,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// A key was processed, successfully or not.
+    /// Marks a key as processed, successfully or not.
     pub(crate) fn done(&self, key: &K, well: bool) {
         let mut state = self.lock();
         state.running.remove(key);

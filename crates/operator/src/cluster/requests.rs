@@ -21,12 +21,12 @@ pub(crate) async fn reconcile(cx: &Context, request: &Request) -> Result<Option<
     let pod_name = &request.spec.pod_name;
     let pods: Api<Pod> = Api::namespaced(cx.client.clone(), &namespace);
     let held = cx.store.pod(&format!("{namespace}/{pod_name}"));
-    // A pod that uses no other feature of the operator is not in the store; it is read while a request for it
-    // is open.
+    // The store has no pods that use no other feature of the operator. Such a pod is read from the API server
+    // while a request for it is open.
     let pod = match (held, request.is_finished()) {
         (Some(view), _) => Some((*view).clone()),
         (None, true) => None,
-        // Made while the webhook did not answer.
+        // Users can create such a request while the webhook does not answer.
         (None, false) if !outrigger_text::name::is_object_name(pod_name) => None,
         (None, false) => {
             let found = pods.get_opt(pod_name).await.map_err(Error::api(format!("read pod {pod_name}")))?;
@@ -120,7 +120,7 @@ async fn carry_out(
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
         }
         OverseeStep::States(states) => {
-            // With the version: the agent writes them as well.
+            // The patch includes the version, because the agent writes the states as well.
             let patch = json!({"metadata": {"resourceVersion": version}, "status": {"containerRecreateStates": states}});
             let patch = Patch::Merge(patch);
             write(api.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| ()), &name)
@@ -140,7 +140,7 @@ fn pod_of(request: &Request) -> Subject<'_> {
     }
 }
 
-/// Sends an event about each stop that has begun, once, as the kubelet and Kruise do.
+/// Sends one event for each stop that has begun, as the kubelet and Kruise do.
 fn tell_stops(cx: &Context, request: &Request) {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     for container in stops_begun(request) {
@@ -149,8 +149,8 @@ fn tell_stops(cx: &Context, request: &Request) {
     }
 }
 
-/// Sends an event about the result of a request: its containers were restarted on purpose, they did not
-/// crash.
+/// Sends an event about the result of a request. It tells users that the containers were restarted on purpose
+/// and did not crash.
 fn tell_verdict(cx: &Context, request: &Request) {
     let done = if request.only_stops() { "stopped" } else { "recreated" };
     let state = |s: &RecreateState| match (s.phase, s.message.as_str()) {
@@ -198,8 +198,8 @@ fn with_condition(request: &Request, condition: Value) -> Vec<Value> {
     all
 }
 
-/// Writes the result: final for every container, and one for the request (KD3). Never overwrites an earlier
-/// result.
+/// Writes the result of the request and a final state of every container (KD3). It never overwrites an
+/// earlier result.
 pub(crate) async fn complete(
     api: &Api<Request>,
     request: &Request,
@@ -225,13 +225,14 @@ pub(crate) async fn complete(
     write(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await.map(|_| ()), &name)
 }
 
-/// CRR-25: a pod with the readiness gate is ready unless a request makes it unready.
+/// Sets the readiness condition of a new pod (CRR-25): a pod with the gate is ready unless a request makes it
+/// unready.
 pub(crate) async fn set_first_ready(cx: &Context, view: &ObservedPod) -> Result<(), Error> {
     if !view.ready_unset || view.deleting || view.is_over() {
         return Ok(());
     }
     let gate = json!({"type": names::POD_READY, "status": "True", "lastTransitionTime": seconds()});
-    // With the version: a request may have set it in the meantime.
+    // The patch includes the version, because a request may have set the condition in the meantime.
     let patch = json!({
         "metadata": {"uid": view.uid, "resourceVersion": view.version}, "status": {"conditions": [gate]},
     });
@@ -248,7 +249,7 @@ async fn set_ready(cx: &Context, view: &ObservedPod, request: &Request, present:
     let gate = json!({"type": names::POD_READY, "status": status, "message": message, "lastTransitionTime": seconds()});
     let mut conditions = vec![gate];
     if !is_ready {
-        // Immediately, not when the kubelet syncs next.
+        // Update the condition now, not when the kubelet syncs next.
         let ready = json!({
             "type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady",
             "message": "a container recreate request makes the pod unready", "lastTransitionTime": seconds(),

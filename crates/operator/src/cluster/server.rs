@@ -30,15 +30,15 @@ use super::{Error, Launch, connect, now};
 /// Options of the operator.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
-    /// Its own namespace, for the Lease and the Secret.
+    /// The operator's own namespace, for the Lease and the Secret.
     pub namespace: String,
-    /// Its identity among the replicas.
+    /// The name of this replica in the Lease.
     pub identity: String,
-    /// Address the webhook listens on.
+    /// The address the webhook listens on.
     pub webhook: SocketAddr,
-    /// Address of the health and metrics pages.
+    /// The address of the health and metrics pages.
     pub health: SocketAddr,
-    /// Additional names of the webhook, besides those of its Service.
+    /// Further DNS names of the webhook, besides those of its Service.
     pub names: Vec<String>,
     /// Whether nodes have agents.
     pub agents: Agents,
@@ -50,37 +50,37 @@ pub struct RunOptions {
     pub certificate_check: Duration,
 }
 
-/// The largest review: the object, its old version, and the rest.
+/// The maximum size of a review: it contains the object and its old version.
 const BODY_MAX: usize = 8 << 20;
-/// How much of all reviews may be in memory at a time: anyone who can reach the port can announce long ones.
+/// The maximum size of all reviews in memory. Anyone who can reach the port can announce long ones.
 const BODIES_MAX: usize = 32 << 20;
-/// Reviews up to this size, as nearly all are, do not wait behind longer ones.
+/// Reviews up to this size do not wait behind longer ones. Nearly all reviews are this short.
 const SHORT_MAX: usize = 256 << 10;
-/// How long a review waits for its part of the room.
+/// How long a review waits for free memory.
 const BODY_WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of connections to the webhook; the API server needs a few.
+/// The maximum number of connections to the webhook. The API server needs a few.
 const CONNECTIONS_MAX: usize = 512;
-/// Maximum number of connections to a health page.
+/// The maximum number of connections to a health page.
 const PAGE_CONNECTIONS_MAX: usize = 64;
-/// Pause after an error of `accept`, such as too many open files.
+/// The pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long to wait for the headers of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait for the API server when the certificate and its version are looked at.
+/// How long to wait for the API server when checking the certificate and the server's version.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The answer for other paths.
 const PAGES: &str = "there are /healthz, /readyz and /metrics";
 
-/// The state shown on the health page.
+/// The state that the health page shows.
 struct Health {
     metrics: Arc<Metrics>,
     serving: AtomicBool,
     leading: RwLock<Option<Arc<Context>>>,
 }
 
-/// Runs until a signal.
+/// Runs until a signal arrives.
 ///
 /// # Errors
 /// The cluster cannot be reached, or a port is in use.
@@ -123,7 +123,7 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
     };
     tasks.spawn(serve_webhook(hooks, webhook, keeper, state.clone()));
     let mut leading = tokio::spawn(lead(client, options, metrics, state));
-    // None of them ends by itself: if one does, it has crashed, and everything is restarted.
+    // None of these tasks ends by itself. If one ends, it has crashed, and the whole process is restarted.
     let ended = || Err(Error::Setup("a part of the operator has ended".to_owned()));
     tokio::select! {
         biased;
@@ -131,7 +131,8 @@ pub async fn run(options: RunOptions) -> Result<(), Error> {
         _ = tasks.join_next() => return ended(),
         _ = &mut leading => return ended(),
     }
-    // It releases its Lease, so that another replica need not wait for it to expire; reviews are answered meanwhile.
+    // The leader releases its Lease, so that another replica need not wait for it to expire. Reviews are
+    // still answered.
     let _ = tokio::join!(tokio::time::timeout(RELEASE_MAX, leading), tokio::time::sleep(LAST_REVIEWS));
     tasks.abort_all();
     Ok(())
@@ -146,7 +147,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// The current certificate, and the TLS configuration for it.
+    /// Returns the current certificate and its TLS configuration.
     async fn obtain(
         &self,
         served: Option<&Certificate>,
@@ -158,7 +159,7 @@ impl Keeper {
         Ok((certificate, config))
     }
 
-    /// The first certificate: nothing can be served before.
+    /// Waits for the first certificate, without which nothing can be served.
     async fn first(&self) -> (Certificate, Arc<rustls::ServerConfig>) {
         loop {
             match self.obtain(None).await {
@@ -170,12 +171,12 @@ impl Keeper {
     }
 }
 
-/// How long a replica that is told to stop waits for the API server to take its Lease back.
+/// How long a stopping replica waits until its Lease is released.
 const RELEASE_MAX: Duration = Duration::from_secs(2);
-/// How long it still answers the API server's reviews.
+/// How long a stopping replica still answers reviews.
 const LAST_REVIEWS: Duration = Duration::from_millis(200);
 
-/// Runs the controllers while this replica is the leader, until it is told to stop.
+/// Runs the controllers while this replica is the leader, until it must stop.
 async fn lead(client: kube::Client, options: RunOptions, metrics: Arc<Metrics>, state: Arc<Health>) {
     let mut leader = Leader::new(client.clone(), &options.namespace, options.identity.clone());
     let set = |cx: Option<Arc<Context>>| {
@@ -222,7 +223,7 @@ async fn serve_webhook(listener: TcpListener, webhook: Arc<Webhook>, keeper: Kee
     check_version(&webhook).await;
     let (changed, current) = watch::channel(TlsAcceptor::from(config));
     state.serving.store(true, Ordering::Relaxed);
-    // Side by side: reviews do not wait for an API server that is slow to tell of the certificate.
+    // Both run concurrently, so that reviews do not wait for an API server that answers slowly.
     tokio::join!(renew(&keeper, certificate, &webhook, changed), accept(&connections, &webhook, current));
 }
 
@@ -268,7 +269,7 @@ async fn accept(connections: &Connections, webhook: &Arc<Webhook>, acceptor: wat
     }
 }
 
-/// Room for the bodies of reviews, in KiB.
+/// The free memory for the bodies of reviews, in KiB.
 pub(crate) struct Bodies {
     short: Semaphore,
     long: Semaphore,
@@ -281,7 +282,7 @@ impl Default for Bodies {
 }
 
 impl Bodies {
-    /// Takes the room for a body of this size; `None` if there is none in time.
+    /// Reserves memory for a body of this size. `None` if there is not enough in time.
     async fn take(&self, size: usize) -> Option<SemaphorePermit<'_>> {
         let room = if size <= SHORT_MAX { &self.short } else { &self.long };
         let taken = room.acquire_many(u32::try_from((size >> 10) + 1).ok()?);
@@ -289,8 +290,8 @@ impl Bodies {
     }
 }
 
-/// A listener that serves a limited number of connections at a time. Those that have never sent a proper request
-/// are closed when new ones arrive, the oldest first, so that the API server always gets through.
+/// A listener with a limited number of connections. When new connections arrive, it closes those that have
+/// not sent a valid request, the oldest first. So the API server can always connect.
 struct Connections {
     listener: TcpListener,
     open: Arc<Mutex<BTreeMap<u64, Open>>>,
@@ -302,7 +303,7 @@ struct Open {
     proven: Proven,
 }
 
-/// Set once a connection has sent a proper request.
+/// Set when the connection has sent a valid request.
 type Proven = Arc<AtomicBool>;
 
 impl Connections {
@@ -310,11 +311,11 @@ impl Connections {
         Connections { listener, open: Arc::default(), max }
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     async fn accept(&self) -> TcpStream {
         loop {
             if let Ok((stream, _)) = self.listener.accept().await {
-                // An answer is written at once, and the other side waits for nothing else.
+                // Each answer is one write, so delaying it to send more data at once has no advantage.
                 let _ = stream.set_nodelay(true);
                 return stream;
             }
@@ -322,7 +323,7 @@ impl Connections {
         }
     }
 
-    /// Serves a connection on a task of its own, if there is or can be made a place for it.
+    /// Serves a connection in its own task, if there is a free place or an unproven connection can be closed.
     fn serve<F: Future<Output = ()> + Send + 'static>(&self, number: u64, serve: impl FnOnce(Proven) -> F) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= self.max {
@@ -343,7 +344,7 @@ impl Connections {
     }
 }
 
-/// Serves one connection.
+/// Serves the requests of one connection.
 async fn converse<S, F, R>(stream: S, answer: F)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -400,7 +401,7 @@ async fn serve_health(listener: TcpListener, state: Arc<Health>) {
     serve_pages(listener, move |path| health(&state, path)).await;
 }
 
-/// Serves the pages of an operator or agent.
+/// Serves the health and metrics pages of an operator or agent.
 async fn serve_pages(
     listener: TcpListener,
     page: impl Fn(&str) -> Response<Full<Bytes>> + Clone + Send + 'static,
@@ -442,14 +443,14 @@ fn health(state: &Health, path: &str) -> Response<Full<Bytes>> {
     }
 }
 
-/// The state shown on the agent's health page.
+/// The state that the agent's health page shows.
 #[derive(Debug, Default)]
 pub(crate) struct AgentPage {
-    /// The container runtime has answered.
+    /// Whether the container runtime has answered.
     pub(crate) runtime: AtomicBool,
-    /// The requests of the node are synced.
+    /// Whether the requests of the node are synced.
     pub(crate) watching: AtomicBool,
-    /// Its metrics.
+    /// The metrics of the agent.
     pub(crate) metrics: AgentMetrics,
 }
 
@@ -470,7 +471,7 @@ fn agent_page(page: &AgentPage, path: &str) -> Response<Full<Bytes>> {
     }
 }
 
-/// Serves the agent's health and metrics.
+/// Serves the agent's health and metrics pages.
 pub(crate) async fn serve_agent_page(address: SocketAddr, page: Arc<AgentPage>) {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
@@ -487,7 +488,8 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Connects, and serves the connection until it is closed. `proven`: as if it had sent a proper request.
+    /// Connects, and serves the connection until it is closed. `proven` marks it as if it had sent a valid
+    /// request.
     async fn connect(connections: &Connections, number: u64, proven: bool) -> TcpStream {
         let address = connections.listener.local_addr().unwrap();
         let client = TcpStream::connect(address).await.unwrap();
@@ -496,7 +498,7 @@ mod tests {
             is_proven.store(proven, Ordering::Relaxed);
             let _ = stream.read(&mut [0]).await;
         });
-        // Until it is being served.
+        // Wait until the connection is served.
         tokio::task::yield_now().await;
         client
     }
@@ -516,7 +518,7 @@ mod tests {
             assert!(waited.is_err(), "still open");
         }
         drop(server);
-        // Its place is free once its end was seen.
+        // The place is free when the listener has seen the end of the connection.
         while connections.open.lock().unwrap().len() == 2 {
             tokio::task::yield_now().await;
         }
@@ -560,7 +562,7 @@ mod tests {
         let connections = Connections::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), 2);
         let address = connections.listener.local_addr().unwrap();
         let caller = async {
-            // The certificate is being looked at, without an answer.
+            // The certificate is being checked, and the API server does not answer.
             let _asked = silent.accept().await.unwrap();
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(b"this is no TLS\r\n\r\n").await.unwrap();

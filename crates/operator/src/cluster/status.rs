@@ -25,13 +25,13 @@ pub struct PodStatus {
     next: String,
 }
 
-/// Explains a pod: a line for each container, and the next step.
+/// Explains a pod with a line for each container and the next step.
 ///
 /// # Errors
 /// There is no such pod, or the cluster cannot be reached.
 pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Result<PodStatus, Error> {
     let namespace = namespace.unwrap_or(client.default_namespace()).to_owned();
-    // As in kubectl and the other commands.
+    // kubectl and the other commands accept these prefixes, too.
     let name = ["pod/", "pods/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
     if let Some((kind, _)) = name.split_once('/') {
         return Err(Error::Setup(format!("{name} is not a pod but a {kind}; name one of its pods")));
@@ -57,7 +57,7 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     if let (false, true, Some(map)) = (is_writable, waits, barrier::map_name(&view)) {
         next = format!("nothing: ConfigMap {map} is immutable, so no key can be published; delete it");
     }
-    // The terminator's own are part of that sentence.
+    // The sentence about the next step already covers the terminator's own requests.
     let is_other =
         |r: &&Request| r.spec.pod_name == view.name && !r.is_finished() && past_of(r, &view.uid).is_none();
     if let Some(request) = requests.iter().find(is_other) {
@@ -79,7 +79,7 @@ pub async fn status(client: &Client, namespace: Option<&str>, name: &str) -> Res
     Ok(PodStatus { namespace, pod: view.name, phase, containers, next })
 }
 
-/// The barrier ConfigMap, and whether it can be written.
+/// The barrier ConfigMap of a pod, and whether it can be written.
 async fn map_of(client: &Client, view: &ObservedPod) -> Result<(Map, bool), Error> {
     let Some(name) = barrier::map_name(view) else { return Ok((Map::Missing, true)) };
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &view.namespace);
@@ -91,7 +91,7 @@ async fn map_of(client: &Client, view: &ObservedPod) -> Result<(Map, bool), Erro
 async fn node_of(client: &Client, view: &ObservedPod) -> Result<terminate::Node, Error> {
     let Some(name) = &view.node else { return Ok(terminate::Node::Machine) };
     let nodes: Api<Node> = Api::all(client.clone());
-    // Not every user who can read pods can read nodes.
+    // Some users who can read pods cannot read nodes.
     let node = nodes.get_opt(name).await.ok().flatten();
     let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
     Ok(match labels.get(names::NODE_TYPE.0).is_some_and(|value| value == names::NODE_TYPE.1) {
@@ -101,7 +101,7 @@ async fn node_of(client: &Client, view: &ObservedPod) -> Result<terminate::Node,
 }
 
 impl PodStatus {
-    /// The status as a table.
+    /// Renders the status as a table.
     pub fn table(&self) -> String {
         let lines = self.containers.iter();
         let rows: Vec<[&str; 4]> = std::iter::once(["CONTAINER", "LEVEL", "BARRIER", "STATE"])
@@ -122,7 +122,7 @@ impl PodStatus {
     }
 }
 
-/// Messages of kubelets and images must not control the terminal.
+/// Removes control characters: messages of kubelets and images must not control the terminal.
 fn safe(text: &str) -> String {
     outrigger_text::terminal::safe_text(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! The state of the cluster in memory: only the objects, and only the fields, that decisions need.
+//! The state of the cluster in memory. It has only the objects and the fields that decisions need.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::key::OPEN;
 use crate::names;
 use crate::view::ObservedPod;
 
-/// `namespace/name`.
+/// The name of an object, as `namespace/name`.
 pub(crate) type Name = String;
 
 /// Whether the operator's agents are installed on nodes.
@@ -30,7 +30,7 @@ pub enum Agents {
 pub(crate) struct Store {
     state: Mutex<State>,
     agents: Agents,
-    /// Objects that were missing when this began count as absent since then.
+    /// When the operator started. An object that was missing then counts as absent since then.
     begun: Time,
 }
 
@@ -40,9 +40,9 @@ struct State {
     maps: HashMap<Name, Arc<MapView>>,
     requests: HashMap<Name, Arc<Request>>,
     virtual_nodes: HashSet<String>,
-    /// Agent pods: their node, and whether they are ready.
+    /// The agent pods, with their node and whether they are ready.
     agents: HashMap<Name, (String, bool)>,
-    /// Nodes whose agent is no longer ready, and since when.
+    /// The nodes whose agent is no longer ready, and since when.
     agents_lost: HashMap<String, Time>,
     memories: HashMap<Name, Memory>,
 }
@@ -50,20 +50,20 @@ struct State {
 /// Numbers of waiting objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Pods that use a feature of the operator.
+    /// The number of pods that use a feature of the operator.
     pub(crate) pods: usize,
-    /// Levels, or gates, that are closed.
+    /// The number of closed levels and gates.
     pub(crate) levels: usize,
-    /// Time since the start of the pod that has waited longest.
+    /// The time since the start of the pod that has waited longest.
     pub(crate) longest_ms: u64,
 }
 
-/// The relevant parts of a barrier ConfigMap.
+/// The fields of a barrier ConfigMap that matter here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MapView {
     pub(crate) uid: String,
     pub(crate) version: String,
-    /// Pods that own it: name and uid.
+    /// The pods that own it, as name and uid.
     owners: Vec<(String, String)>,
     labelled: bool,
     keys: BTreeSet<String>,
@@ -83,11 +83,11 @@ impl MapView {
         }
     }
 
-    /// Who owns it, from a pod's point of view.
+    /// Whether it belongs to this pod, to an earlier pod, or to something else.
     pub(crate) fn seen_from(&self, pod: &ObservedPod) -> Map {
         if self.owners.iter().any(|(_, uid)| *uid == pod.uid) {
-            // Those of Kruise are not labelled: their keys do not count as published until they are written
-            // again.
+            // The ConfigMaps of Kruise are not labelled. Their keys do not count as published until they are
+            // written again.
             return Map::Ours { keys: if self.labelled { self.keys.clone() } else { BTreeSet::new() } };
         }
         match self.owners.iter().any(|(name, _)| *name == pod.name) {
@@ -103,7 +103,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each critical section is a single map operation: a panic cannot leave it half done.
+        // Each critical section is a single map operation, so a panic cannot leave it in a partial state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,7 +130,8 @@ impl Store {
         self.lock().maps.get(name).cloned()
     }
 
-    /// Keeps the newest: what was written here may be newer than what the watch reports.
+    /// Stores a ConfigMap unless the store has a newer version. A version that this process wrote may be
+    /// newer than the one the watch reports.
     pub(crate) fn set_map(&self, name: Name, map: MapView) {
         let mut state = self.lock();
         let is_newer =
@@ -152,8 +153,9 @@ impl Store {
         self.lock().requests.get(name).cloned()
     }
 
-    /// Keeps the newest: the watch may have told what the agent did before the answer to the creation was read here. Taking
-    /// the older one would hide that the agent waits, until the request's deadline.
+    /// Stores a request unless the store has a newer version. The watch may report the agent's changes before
+    /// the answer to the creation is read here. Storing the older version would hide that the agent waits,
+    /// until the request's deadline.
     pub(crate) fn set_request(&self, name: Name, mut request: Request) {
         request.trim();
         let mut state = self.lock();
@@ -191,12 +193,13 @@ impl Store {
         }
     }
 
-    /// Forgets virtual nodes that are not among these.
+    /// Removes all virtual nodes that are not in this list.
     pub(crate) fn keep_virtual_nodes(&self, names: &HashSet<String>) {
         self.lock().virtual_nodes.retain(|name| names.contains(name));
     }
 
-    /// Whether a node has an agent. If no pod was one, they may run some other way.
+    /// Whether a node has an agent. `Unknown` if no pod was ever an agent, because agents may run in another
+    /// way.
     pub(crate) fn agent(&self, node: &str) -> Agent {
         let state = self.lock();
         if state.agents.is_empty() && !state.agents_lost.contains_key(node) {
@@ -217,7 +220,7 @@ impl Store {
         };
     }
 
-    /// Removes an agent pod; returns the node it was on.
+    /// Removes an agent pod. Returns the node it was on.
     pub(crate) fn drop_agent(&self, pod: &str, now: Time) -> Option<String> {
         let mut state = self.lock();
         let (node, _) = state.agents.remove(pod)?;
@@ -231,7 +234,7 @@ impl Store {
         self.lock().agents.keys().cloned().collect()
     }
 
-    /// Requests of a node that have no result yet.
+    /// The requests of a node that have no result yet.
     pub(crate) fn open_requests_of_node(&self, node: &str) -> Vec<Name> {
         let state = self.lock();
         let of = |(_, r): &(&Name, &Arc<Request>)| !r.is_finished() && r.label(names::CRR_NODE) == Some(node);
@@ -250,7 +253,7 @@ impl Store {
         self.lock().memories.get(name).copied().unwrap_or_default()
     }
 
-    /// Changes what is remembered of a pod that is still there.
+    /// Changes the memory of a pod, if the pod still exists.
     pub(crate) fn update_memory(&self, name: &str, change: impl FnOnce(&mut Memory)) {
         let mut state = self.lock();
         if state.pods.contains_key(name) {
@@ -258,9 +261,9 @@ impl Store {
         }
     }
 
-    /// The numbers for the metrics.
+    /// Counts waiting objects for the metrics.
     pub(crate) fn counts(&self, now: Time) -> Counts {
-        // The views are shared, so the lock is not held while they are counted.
+        // The views are shared, so counting does not hold the lock.
         let pods: Vec<Arc<ObservedPod>> = self.lock().pods.values().cloned().collect();
         let mut counts = Counts { pods: pods.len(), ..Counts::default() };
         for view in pods.iter().filter(|view| !view.is_over() && !view.deleting) {
@@ -276,7 +279,7 @@ impl Store {
     }
 }
 
-/// Versions of an object are numbers that grow.
+/// The version of an object as a number. It grows with each change.
 fn number(version: &str) -> u64 {
     version.parse().unwrap_or(0)
 }

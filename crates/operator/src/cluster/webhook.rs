@@ -24,7 +24,7 @@ use crate::decide::terminate;
 use crate::decide::{Refusal, convert, without_controls};
 use crate::names;
 
-/// The state needed to answer.
+/// What the webhook needs to answer.
 pub(crate) struct Webhook {
     pub(crate) client: Client,
     pub(crate) metrics: Arc<Metrics>,
@@ -33,27 +33,27 @@ pub(crate) struct Webhook {
     pub(crate) agents: Agents,
     pub(crate) requesters: Requesters,
     pub(crate) launch: Launch,
-    /// The API server takes restart policies of single containers.
+    /// Whether the API server accepts restart policies of single containers.
     pub(crate) takes_own_policies: AtomicBool,
-    /// Room for reviews.
+    /// The memory for the bodies of reviews.
     pub(crate) bodies: Bodies,
 }
 
 /// Who may create container recreate requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Requesters {
-    /// Users who may create requests, and who may delete the pod or execute commands in it (KD19).
+    /// Users who may create requests and who may also delete the pod or execute commands in it (KD19).
     #[default]
     WithRightsOnPod,
     /// All users who may create requests, as in OpenKruise (CRR-16).
     All,
 }
 
-/// The changed object, and warnings for its author.
+/// The changed object and warnings for its author.
 type Answer = Result<(Value, Vec<String>), Refusal>;
 
 impl Webhook {
-    /// Answers one call; `None` for an unknown path or an invalid body.
+    /// Answers one call. `None` for an unknown path or an invalid body.
     pub(crate) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
         let begun = Instant::now();
         let mut review: Value = serde_json::from_slice(body).ok()?;
@@ -88,7 +88,7 @@ impl Webhook {
         Some(json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response}))
     }
 
-    /// Asks the API server for its version: it may have been updated.
+    /// Asks the API server for its version, which changes when it is updated.
     pub(crate) async fn check_version(&self) {
         match self.client.apiserver_version().await {
             Ok(version) => {
@@ -170,7 +170,8 @@ impl Webhook {
         }
     }
 
-    /// KD19: a request restarts containers, so the user needs a permission on the pod that allows as much.
+    /// Checks the user's permissions (KD19). A request restarts containers, so the user needs a permission on
+    /// the pod that allows as much.
     async fn check_requester(&self, request: &Value, namespace: &str) -> Result<(), Refusal> {
         let user = request["userInfo"]["username"].as_str().unwrap_or_default();
         let pod = request["object"]["spec"]["podName"].as_str().unwrap_or_default();
@@ -196,7 +197,7 @@ impl Webhook {
         ))
     }
 
-    /// The pod that a request names, and the kind of its node.
+    /// Returns the pod that a request names, and the kind of its node.
     async fn find(
         &self,
         namespace: &str,
@@ -252,7 +253,7 @@ fn is_subresource(request: &Value) -> bool {
     request["subResource"].as_str().is_some_and(|name| !name.is_empty())
 }
 
-/// LP-1, LP-W-11: only pods that are being created.
+/// Handles a review of a pod. Only pods that are being created are changed (LP-1, LP-W-11).
 fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>) -> Answer {
     let object = &request["object"];
     if request["operation"] != "CREATE"
@@ -262,7 +263,8 @@ fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>
         return Ok((object.clone(), Vec::new()));
     }
     let admitted = admit(object)?;
-    // One line each for the terminal; the API server shortens long and numerous warnings.
+    // Each warning is one line in the terminal. The API server shortens warnings that are too long or too
+    // many.
     let short = |warning: String| {
         let short: String = warning.chars().take(250).collect();
         without_controls(&short)
@@ -270,13 +272,13 @@ fn pods(request: &Value, admit: impl FnOnce(&Value) -> Result<Admitted, Refusal>
     Ok((admitted.pod, admitted.warnings.into_iter().take(8).map(short).collect()))
 }
 
-/// Random letters and digits, so that the ConfigMap cannot have been created by another user in advance.
+/// Random letters and digits, so that no other user can create the ConfigMap in advance.
 fn suffix() -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0_u8; SUFFIX_LEN];
     let random = rustls::crypto::ring::default_provider().secure_random;
     if random.fill(&mut bytes).is_err() {
-        // No random numbers are available: use the time, which is at least unique.
+        // No random numbers are available. Use the time, which is at least unique.
         let nanos = k8s_openapi::jiff::Timestamp::now().as_nanosecond().to_le_bytes();
         bytes.iter_mut().zip(nanos).for_each(|(byte, n)| *byte = n);
     }
@@ -330,7 +332,7 @@ mod tests {
     #[tokio::test]
     async fn requests_are_refused_where_no_agent_is_installed() {
         super::super::install_crypto();
-        // Nothing listens there: it is never called.
+        // Nothing listens at this address, and the client never calls it.
         let config = kube::Config::new("http://127.0.0.1:1".parse().expect("an address"));
         let webhook = |agents, requesters| Webhook {
             client: Client::try_from(config.clone()).expect("a client"),

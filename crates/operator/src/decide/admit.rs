@@ -1,8 +1,8 @@
 //! Changes to a pod that is being created (LP-1 to LP-12, KD8, KD12).
 //!
-//! Pods that use none of the features are not changed, and are not even sent here: the webhook's match
-//! conditions filter them out. A pod that asks for something impossible is refused with a clear message,
-//! never with an internal error.
+//! Pods that use none of the features are not changed. They are not even sent here, because the webhook's
+//! match conditions filter them out. A pod that asks for something impossible is refused with a clear
+//! message, never with an internal error.
 
 use std::collections::BTreeSet;
 
@@ -20,35 +20,36 @@ use crate::key::{gate_key, level_key, proposed_level_key};
 use crate::names;
 use crate::view::is_served_gate;
 
-/// Letters and digits that make the name of a ConfigMap unique to one pod.
+/// The number of letters and digits that make the name of a ConfigMap unique to one pod.
 pub const SUFFIX_LEN: usize = 10;
 /// The longest name of a ConfigMap.
 const NAME_MAX: usize = 253;
 
-/// A pod to be created.
+/// A pod that may be created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
-    /// The pod.
+    /// The pod, with the changes of the webhook.
     pub pod: Value,
     /// Warnings for its author.
     pub warnings: Vec<String>,
 }
 
-/// How the containers of several launch priorities are started one after the other.
+/// How containers of several launch priorities are started in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Launch {
-    /// By a barrier: containers stay what they are.
+    /// By a barrier. The containers stay in `spec.containers`.
     #[default]
     Barrier,
-    /// Those with a higher priority than others become native sidecars, which the kubelet itself starts first; by a barrier
-    /// where their restart policies or probes do not allow it.
+    /// Containers with a higher priority than others become native sidecars, which the kubelet itself starts
+    /// first. A barrier is used where their restart policies or probes do not allow this.
     Native,
 }
 
-/// Handles a pod that is being created. `suffix` is random, [`SUFFIX_LEN`] lower-case letters and digits.
+/// Handles a pod that is being created. `suffix` is [`SUFFIX_LEN`] random lower-case letters and digits.
 ///
-/// It plans the pod once. If containers may become native sidecars, it plans twice: the plan before says which containers
-/// move and in which order, and the plan after is that of the pod that the API server stores, which its barrier keys must fit.
+/// It plans the pod once. If containers may become native sidecars, it plans twice. The first plan says which
+/// containers move and in which order. The second is the plan of the pod that the API server stores, and its
+/// barrier keys must fit that pod.
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
@@ -66,23 +67,23 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
             if launch == Launch::Native {
                 native::higher_levels(&pod, planned.as_ref().ok(), &mut admitted);
             }
-            // The plan is still that of the pod, unless containers were moved.
+            // The plan is still valid, unless containers were moved.
             if admitted.pod == *object { (pod, planned) } else { typed_and_planned(&admitted.pod)? }
         }
     };
-    // Authors look for a container where they wrote it.
+    // Findings must name a container by the place where its author wrote it.
     let as_written = |finding: Finding| as_written(finding, &admitted.pod, object);
     let as_written = |findings: Vec<Finding>| findings.into_iter().map(as_written).collect::<Vec<_>>();
     let mut planned = planned.map_err(|findings| refuse(&as_written(findings)))?;
     planned.warnings = as_written(planned.warnings);
     let of_kruise = as_written(of_kruise(&pod, &["LP-3", "LP-7"]));
-    // The other webhook speaks of options of pods that have such sidecars.
+    // The other webhook reports options of pods that have such sidecars.
     let is_told = |finding: &&Finding| finding.code == "option" && sidecars(&pod).next().is_some();
-    // Priorities that have no effect now may have ordered native sidecars, in this call or an earlier one.
+    // Priorities without effect may have ordered native sidecars, in this call or an earlier one.
     let has_native = planned.plan.containers.iter().any(|c| c.dialect == Some(Dialect::Native));
     let was_used = |finding: &&Finding| has_native && finding.code.starts_with("LP-");
     let findings = planned.warnings.iter().filter(|finding| !is_told(finding)).chain(&of_kruise);
-    // The other webhook says it.
+    // The other webhook reports it.
     let findings = findings.filter(|finding| !was_used(finding) && finding.code != ON_INIT_CONTAINER);
     admitted.warnings.extend(findings.map(sentence));
     check_ending(&pod, &planned.plan)?;
@@ -90,8 +91,8 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
     if sidecars(&pod).next().is_none() {
         admitted.warnings.extend(unserved_options(&pod));
     }
-    // Values that a pod's author wrote under these names are dropped (LP-10): the pod may be a copy of a live
-    // one.
+    // Values that the author wrote under these names are dropped (LP-10), because the pod may be a copy of a
+    // live one.
     let foreign = drop_foreign(&mut admitted.pod, &pod);
     let keys = keys(&pod, &planned.plan)?;
     if keys.is_empty() {
@@ -118,12 +119,12 @@ pub fn admit(object: &Value, suffix: &str, launch: Launch) -> Result<Admitted, R
     Ok(admitted)
 }
 
-/// The codes of findings about Outrigger's annotations and limits: nobody else checks those.
+/// The codes of findings about Outrigger's annotations and limits. Only this webhook checks those.
 const OPTIONS: [&str; 4] = ["limit", "option", "sidecar-grace", "stop-grace"];
 
-/// Handles a pod with sidecars that end with its mains. Where the pod has restartPolicy Never they are restarted when
-/// they crash: otherwise the kubelet fails the pod as soon as its mains are done (KD5). `own_policies` says whether
-/// the API server takes a restart policy for that.
+/// Handles a pod with sidecars that end with its mains. If the pod has restartPolicy Never, sidecars get a
+/// restart policy of their own, so that they restart when they crash. Otherwise the kubelet fails the pod as
+/// soon as its mains are done (KD5). `own_policies` says whether the API server accepts such a policy.
 ///
 /// # Errors
 /// 422 and a message if the pod asks for something impossible.
@@ -138,7 +139,7 @@ pub fn job_sidecars(
     let input = PodInput { pod, lifecycle_types: Default::default() };
     let planned = match planned(&input) {
         Ok(planned) => planned,
-        // What else may be wrong with the pod is the other webhook's to say.
+        // The other webhook reports everything else that is wrong with the pod.
         Err(mut findings) => {
             findings.retain(|finding| OPTIONS.contains(&finding.code));
             return if findings.is_empty() { Ok(admitted) } else { Err(refuse(&findings)) };
@@ -149,7 +150,7 @@ pub fn job_sidecars(
     let is_ours = |finding: &&Finding| {
         finding.code.starts_with("ST-") || matches!(finding.code, "option" | ON_INIT_CONTAINER)
     };
-    // A native sidecar may have been made of a container that its author wrote elsewhere.
+    // A native sidecar may be a container that its author wrote in `spec.containers`.
     let may_be_moved = launch == Launch::Native || annotation(&input.pod, names::SIDECARS).is_some();
     let is_as_written = |finding: &&Finding| !may_be_moved || !is_about_native_sidecar(finding, object);
     let of_kruise = of_kruise(&input.pod, &["ST-1"]);
@@ -189,7 +190,7 @@ fn is_about_native_sidecar(finding: &Finding, pod: &Value) -> bool {
 }
 
 /// Adds the readiness gate whose condition the operator sets, as OpenKruise does with its feature gate
-/// `KruisePodReadinessGate`: container recreate requests can then make the pod unready (CRR-23).
+/// `KruisePodReadinessGate`. Container recreate requests can then make the pod unready (CRR-23).
 pub fn readiness_gate(object: &Value) -> Admitted {
     let mut admitted = Admitted { pod: object.clone(), warnings: Vec::new() };
     let gate = json!({"conditionType": names::POD_READY});
@@ -243,7 +244,7 @@ fn sidecars(pod: &Pod) -> impl Iterator<Item = (usize, &Container)> {
     containers.filter(|(_, c)| TerminatorMarks::of_container(c).is_sidecar())
 }
 
-/// ST-9: a pod whose containers all end with its mains has none, and would never end.
+/// ST-9: refuses a pod whose containers all end with its mains. It has no main, so it would never end.
 fn check_mains(pod: &Pod) -> Result<(), Refusal> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let ends = matches!(spec.restart_policy.as_deref(), Some("Never" | "OnFailure"));
@@ -256,18 +257,18 @@ fn check_mains(pod: &Pod) -> Result<(), Refusal> {
     ))
 }
 
-/// Whether the API server takes restart policies of single containers that are no native sidecars.
+/// Whether the API server accepts restart policies of single containers that are not native sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnRestartPolicies {
-    /// It stores them, or drops them.
+    /// The API server stores them or drops them.
     Taken,
-    /// It may refuse a pod that has them.
+    /// The API server may refuse a pod that has them.
     Refused,
 }
 
 impl OwnRestartPolicies {
-    /// By the minor version of Kubernetes 1. Version 1.34 drops them by default and 1.33 refuses them; while a cluster is
-    /// updated, API servers of two versions answer.
+    /// Decides by the minor version of Kubernetes 1. Version 1.34 drops such policies by default, and 1.33
+    /// refuses them. During an update of a cluster, API servers of two versions answer.
     pub fn of_minor(minor: u32) -> Self {
         if minor >= 35 { OwnRestartPolicies::Taken } else { OwnRestartPolicies::Refused }
     }
@@ -282,7 +283,7 @@ pub(super) fn annotation<'p>(pod: &'p Pod, name: &str) -> Option<&'p str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-/// A finding as one sentence.
+/// Writes a finding as one sentence.
 pub(super) fn sentence(finding: &Finding) -> String {
     let hint = finding.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
     let related: String = finding.related.iter().map(|(path, label)| format!("; {path}: {label}")).collect();
@@ -294,7 +295,7 @@ pub(super) fn refuse(findings: &[Finding]) -> Refusal {
     Refusal::new(422, errors.map(sentence).collect::<Vec<_>>().join("; "))
 }
 
-/// The same finding about a pod before its containers were moved.
+/// The same finding, with the place that the container had before it was moved.
 fn as_written(mut finding: Finding, moved: &Value, written: &Value) -> Finding {
     let place_of = |name: &Value| {
         [List::Init, List::Main].into_iter().find_map(|list| {
@@ -311,7 +312,7 @@ fn as_written(mut finding: Finding, moved: &Value, written: &Value) -> Finding {
         let place = place_of(&moved["spec"][list.as_ref()][*index]["name"]);
         let (true, Some((from, at))) = (spec == "spec", place) else { return };
         (*list, *index) = (from.field().into(), at);
-        // The startup probe of a native sidecar is a copy.
+        // The startup probe of a native sidecar is a copy of its readiness probe.
         if let [Segment::Field(field), ..] = rest
             && field == "startupProbe"
             && written["spec"][from.field()][at].get("startupProbe").is_none()
@@ -339,11 +340,11 @@ pub(super) fn planned(input: &PodInput) -> Result<Planned, Vec<Finding>> {
 
 #[cfg(test)]
 thread_local! {
-    /// How many plans a test has made.
+    /// The number of plans that a test has made.
     pub(super) static PLANS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The plan of the pod. The terminator's envs have no effect on a pod that is being created.
+/// Plans the pod. The terminator's envs have no effect on a pod that is being created.
 fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
     let mut pod = pod.clone();
     for env in pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut()).filter_map(|c| c.env.as_mut()) {
@@ -351,7 +352,8 @@ fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
     }
     let input = PodInput { pod, lifecycle_types: Default::default() };
     let mut planned = planned(&input)?;
-    // A container that waits for what never happens; the rest of the pod is the API server's to check.
+    // Report only containers that wait for something that never happens. The API server checks the rest of
+    // the pod.
     let never = validate_plan(&input, &planned.plan).into_iter().filter(|finding| finding.code == "deadlock");
     let (errors, warnings): (Vec<_>, Vec<_>) = never.partition(|finding| finding.severity == Severity::Error);
     if !errors.is_empty() {
@@ -361,7 +363,7 @@ fn plan_of(pod: &Pod) -> Result<Planned, Vec<Finding>> {
     Ok(planned)
 }
 
-/// The key each container waits for; empty if no container waits (LP-3, LP-7).
+/// The key that each container waits for. Empty if no container waits (LP-3, LP-7).
 fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     let graph = plan.containers.iter().flat_map(|c| &c.gates).any(|g| g.dialect == Some(Dialect::DependsOn));
     if graph {
@@ -376,7 +378,7 @@ fn keys(pod: &Pod, plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> 
     Ok(mains.map(|c| (c.place, key(level(pod, c.place)))).collect())
 }
 
-/// The priority of a container in a planned pod, which is known to be a number.
+/// The priority of a container in a planned pod, in which every priority is a number.
 fn level(pod: &Pod, place: ContainerRef) -> i64 {
     if annotation(pod, names::ORDERED) == Some("Ordered") {
         return -i64::try_from(place.index).unwrap_or(0);
@@ -385,15 +387,15 @@ fn level(pod: &Pod, place: ContainerRef) -> i64 {
     container.and_then(launch_priority).unwrap_or(0)
 }
 
-/// A separate key for each container that waits for another, unless the kubelet's own order is enough.
+/// A separate key for each container that waits for another one, unless the kubelet's own order is enough.
 fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     let mut keys = Vec::new();
     for (i, c) in plan.containers.iter().enumerate() {
         let gates: Vec<_> = c.gates.iter().filter(|g| is_served_gate(g.dialect)).collect();
         for gate in &gates {
             let on = &plan.containers[gate.on];
-            // The kubelet starts init containers one after the other, and the others when those have
-            // completed.
+            // The kubelet starts init containers one after the other. It starts the others when all init
+            // containers have completed.
             let never = c.place.list == List::Init && (on.place.list != List::Init || gate.on > i);
             if never {
                 return Err(Refusal::new(
@@ -415,7 +417,7 @@ fn gate_keys(plan: &Plan) -> Result<Vec<(ContainerRef, String)>, Refusal> {
     Ok(keys)
 }
 
-/// Refuses pods that would never end: a kubelet waits for every container of `spec.containers`.
+/// Refuses pods that would never end, because the kubelet waits for every container of `spec.containers`.
 fn check_ending(pod: &Pod, plan: &Plan) -> Result<(), Refusal> {
     let is_marked = |name: &str| sidecars(pod).any(|(_, c)| c.name == name);
     let stays = |c: &&outrigger_lifecycle::ContainerPlan| {
@@ -434,7 +436,7 @@ fn check_ending(pod: &Pod, plan: &Plan) -> Result<(), Refusal> {
     Err(Refusal::new(422, text))
 }
 
-/// Features of a graph that a kubelet cannot provide.
+/// The features of a graph that a kubelet cannot provide.
 fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut warn = |names: Vec<&str>, what: &str| {
@@ -454,7 +456,7 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     warn(all(|c| c.fatal), "`fatal`");
     warn(overtaking(plan), "not waiting for the init container before");
     warn(all(|c| c.role == Role::Sidecar && c.dialect == Some(Dialect::DependsOn)), "`sidecar`");
-    // The terminator stops sidecars in that order.
+    // The terminator stops several sidecars in that order.
     if sidecars(pod).count() < 2 {
         warn(annotation(pod, names::DEPENDS_ON).map(stop_numbers).unwrap_or_default(), "`stop`");
     }
@@ -467,7 +469,8 @@ fn unserved(pod: &Pod, plan: &Plan) -> Vec<String> {
     warnings
 }
 
-/// The init containers that need not wait for the one before them. A kubelet starts them one after the other.
+/// The init containers that need not wait for the one before them. The kubelet still starts them one after
+/// the other.
 fn overtaking(plan: &Plan) -> Vec<&str> {
     let inits: Vec<usize> =
         (0..plan.containers.len()).filter(|&i| plan.containers[i].place.list == List::Init).collect();
@@ -475,7 +478,7 @@ fn overtaking(plan: &Plan) -> Vec<&str> {
     inits.windows(2).filter(overtakes).map(|pair| plan.containers[pair[1]].name.as_str()).collect()
 }
 
-/// Whether the pod uses only the names of the proposal.
+/// Whether the pod uses only the names of Kruise's proposal.
 fn uses_proposed_names(pod: &Pod) -> bool {
     let env = pod.spec.iter().flat_map(|s| &s.containers).flat_map(|c| c.env.iter().flatten());
     let used: BTreeSet<&str> =
@@ -483,7 +486,7 @@ fn uses_proposed_names(pod: &Pod) -> bool {
     used.contains(names::PRIORITY_ENVS[1]) && !used.contains(names::PRIORITY_ENVS[0])
 }
 
-/// Removes barrier envs that only the webhook should write. Returns true if there were any.
+/// Removes barrier envs that only the webhook may write. Returns true if there were any.
 fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let lists = [
@@ -509,7 +512,7 @@ fn drop_foreign(object: &mut Value, pod: &Pod) -> bool {
     found
 }
 
-/// A name unique to the pod: two pods that use one name after each other never share a barrier (LP-31).
+/// A name unique to the pod, so that successive pods of the same name never share a barrier (LP-31).
 fn map_name(pod: &Pod, suffix: &str) -> String {
     let name = pod.metadata.name.as_deref().filter(|name| !name.is_empty());
     let base = name.or(pod.metadata.generate_name.as_deref()).unwrap_or_default();

@@ -1,10 +1,10 @@
 //! Which keys of a pod's barrier to publish (LP-16 to LP-34, KD8 to KD11).
 //!
-//! Level-triggered: the input is the current pod and ConfigMap, the output is what is missing. A key is due
-//! when the gates of its containers are open, or one of them has run before; due keys are published whenever
-//! they are missing, even long after the launch, because the kubelet needs them at every restart (LP-15).
-//! Once the mains of a pod are done nothing new starts in it: no key is published any more, and a key that nobody has
-//! used yet is withdrawn.
+//! The decision is level-triggered: it compares the current pod with its ConfigMap and returns the missing
+//! steps. A key is due when the gates of its containers are open, or when one of them has run before. Due
+//! keys are published whenever they are missing, even long after the launch, because the kubelet needs them
+//! at every restart (LP-15). Once the mains of a pod are done, nothing new may start in it. Then no key is
+//! published, and a key that no container has used yet is withdrawn.
 
 use std::collections::BTreeSet;
 
@@ -17,20 +17,20 @@ use crate::view::{ObservedPod, is_served_gate};
 /// The barrier ConfigMap of a pod in the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Map {
-    /// It does not exist.
+    /// The ConfigMap does not exist.
     Missing,
-    /// It belongs to an earlier pod of the same name (LP-31).
+    /// The ConfigMap belongs to an earlier pod of the same name (LP-31).
     OfPredecessor,
-    /// It is not a barrier of this pod: never touched.
+    /// The ConfigMap is not a barrier of this pod. The operator never changes it.
     Foreign,
-    /// It is this pod's.
+    /// The ConfigMap belongs to this pod.
     Ours {
-        /// The keys it holds with the value `true`.
+        /// The keys whose value is `true`.
         keys: BTreeSet<String>,
     },
 }
 
-/// State kept between two reconciliations; losing it costs at most one extra wake-up.
+/// State kept between two reconciliations. Losing it costs at most one extra wake-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     /// When the kubelet was last woken.
@@ -39,65 +39,65 @@ pub struct Memory {
     pub wakes: u32,
     /// When the last key was published.
     pub published_at: Option<Time>,
-    /// When the pod was to be marked completed.
+    /// When the operator last tried to mark the pod as completed.
     pub completed_at: Option<Time>,
 }
 
-/// One step.
+/// One step of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BarrierStep {
     /// Create the ConfigMap, owned by the pod, with these keys.
     Create {
-        /// Its name.
+        /// The name of the ConfigMap.
         map: String,
-        /// The keys.
+        /// The keys that are due.
         keys: BTreeSet<String>,
     },
     /// Replace the ConfigMap of an earlier pod of the same name.
     Replace {
-        /// Its name.
+        /// The name of the ConfigMap.
         map: String,
-        /// The keys.
+        /// The keys that are due.
         keys: BTreeSet<String>,
     },
-    /// Add keys.
+    /// Add keys to the ConfigMap.
     Publish {
-        /// The ConfigMap.
+        /// The name of the ConfigMap.
         map: String,
         /// The keys to add.
         keys: BTreeSet<String>,
     },
     /// Remove keys of containers that must not start any more.
     Withdraw {
-        /// The ConfigMap.
+        /// The name of the ConfigMap.
         map: String,
         /// The keys to remove.
         keys: BTreeSet<String>,
     },
     /// Annotate the pod, which also makes the kubelet sync it.
     Annotate {
-        /// Every key is published.
+        /// Whether every key is published.
         completed: bool,
     },
     /// End the pod: a container waits for something that can no longer happen (KD10).
     Fail {
-        /// Why.
+        /// Why the pod fails.
         message: String,
     },
     /// Set the launch condition.
     Condition {
         /// Whether all containers were launched.
         is_true: bool,
-        /// The sentence.
+        /// The message of the condition.
         message: String,
     },
     /// Send an event.
     Event {
-        /// Whether it is a warning.
+        /// Whether the event is a warning.
         is_warning: bool,
-        /// The reason.
+        /// The reason of the event.
         reason: &'static str,
-        /// The sentence.
+        /// The message of the event.
         message: String,
     },
 }
@@ -107,16 +107,16 @@ pub enum BarrierStep {
 pub struct Launch {
     /// The steps, in order.
     pub steps: Vec<BarrierStep>,
-    /// Check again at this time.
+    /// When to check again, if nothing happens before.
     pub again: Option<Time>,
-    /// Containers whose key is not due yet.
+    /// The number of containers whose key is not due yet.
     pub waiting: usize,
 }
 
-/// Why a pod whose barrier has another object's name is not served.
+/// The message for a pod whose barrier refers to an object that is not a barrier.
 pub const IGNORED: &str = "the barrier of this pod names a ConfigMap that is not one of a barrier; recreate the pod, so that the webhook writes it";
 
-/// Why a pod whose barrier's name is taken does not start.
+/// The message for a pod whose ConfigMap's name is already taken.
 pub fn foreign(map: &str) -> String {
     format!(
         "ConfigMap {map} exists and does not belong to this pod; if nothing else uses it, delete it, so that the barrier can be made"
@@ -125,24 +125,27 @@ pub fn foreign(map: &str) -> String {
 
 /// A launch without progress is reported after this long, unless the pod sets another time.
 pub const TIMEOUT_MS: u64 = 10 * 60_000;
-/// The kubelet is woken again after this long, doubling: its ConfigMap watch may lag behind its pod watch.
+/// The kubelet is woken again after this time, which doubles with each wake-up. Its ConfigMap watch may be
+/// slower than its pod watch.
 const WAKE_AGAIN_MS: u64 = 500;
-/// The maximum number of wake-ups for the same keys; it syncs by itself every 10 to 15 s (LP-14).
+/// The maximum number of wake-ups for the same keys. The kubelet syncs by itself every 10 to 15 s (LP-14).
 const WAKES_MAX: u32 = 6;
-/// A ConfigMap of someone else is looked at again after this long: those without our label are not watched.
+/// A foreign ConfigMap is checked again after this time, because ConfigMaps without our label are not
+/// watched.
 pub const FOREIGN_AGAIN_MS: u64 = 2_000;
-/// A mark that does not show in the pod after this long is written again.
+/// A mark that is not visible in the pod after this time is written again.
 const MARK_AGAIN_MS: u64 = 5_000;
 
-/// The ConfigMap of a pod's barrier: the one its first barrier names, if the name is valid for a barrier of
-/// this pod. In a pod that no webhook has seen, the author chooses the name, so no other object is ever
+/// The ConfigMap that the pod's first barrier names, if the name is valid for a barrier of this pod. The
+/// author of a pod that no webhook has seen chooses the name. The check ensures that no other object is ever
 /// created or written.
 pub fn map_name(view: &ObservedPod) -> Option<&str> {
     let (_, barrier) = view.barriers().next()?;
     is_barrier_name(&barrier.map, &view.name).then_some(barrier.map.as_str())
 }
 
-/// `POD-barrier` as in Kruise, or the name our webhook generates: `…barrier-` and ten letters and digits.
+/// Valid names are `POD-barrier`, as in Kruise, and the name our webhook generates: `…barrier-` and ten
+/// letters and digits.
 fn is_barrier_name(map: &str, pod: &str) -> bool {
     let ours = |suffix: &str| {
         suffix.len() == super::admit::SUFFIX_LEN
@@ -161,14 +164,14 @@ pub fn closed_gates(view: &ObservedPod, container: usize) -> impl Iterator<Item 
     gates.filter(move |g| !has_run && !rules::gate_open(plan, obs, container, g))
 }
 
-/// The first of them, if any.
+/// The first closed gate of a container, if any.
 pub fn closed_gate(view: &ObservedPod, container: usize) -> Option<&Gate> {
     closed_gates(view, container).next()
 }
 
-/// The keys that are due now (LP-21, LP-23). In a pod that cannot be understood nothing new starts: its gates may be what
-/// cannot be read. Nor in a pod whose mains are done: the sidecar would start after the pod's result, and its exit
-/// code could become the result.
+/// The keys that are due now (LP-21, LP-23). Two kinds of pods get no new keys. In a pod that cannot be
+/// planned, the unreadable part may be its gates. In a pod whose mains are done, a sidecar would start after
+/// the pod's result, and its exit code could become the result.
 pub fn earned(view: &ObservedPod) -> BTreeSet<String> {
     let starts_nothing_new = view.problem.is_some() || view.mains_are_done();
     let may_start = |i: usize| match starts_nothing_new {
@@ -179,7 +182,7 @@ pub fn earned(view: &ObservedPod) -> BTreeSet<String> {
     open.map(|(_, barrier)| barrier.key.clone()).collect()
 }
 
-/// Levels of containers that are not ready, lowest first (LP-18).
+/// The levels of containers that are not ready, lowest first (LP-18).
 pub fn pending_levels(view: &ObservedPod) -> Vec<i64> {
     let pending = (0..view.containers.len()).filter(|&i| !view.containers[i].ready);
     let mut levels: Vec<i64> = pending.filter_map(|i| view.level(i)).collect();
@@ -197,14 +200,14 @@ pub fn decide(view: &ObservedPod, map: &Map, memory: Memory, now: Time) -> Launc
         launch.warn("BarrierIgnored", IGNORED.to_owned());
         return launch;
     };
-    // Once its key is published a container starts, whatever becomes of those it has waited for.
+    // Once its key is published, a container starts, even if the containers it has waited for change.
     let is_published = |key: &String| matches!(map, Map::Ours { keys } if keys.contains(key));
     let closed = view.barriers().filter(|(_, barrier)| !is_published(&barrier.key));
     let mut waiting: Vec<(usize, &Gate)> =
         closed.filter_map(|(i, _)| Some((i, closed_gate(view, i)?))).collect();
     let mains_are_done = view.mains_are_done();
     if mains_are_done {
-        // They never start.
+        // The waiting containers never start.
         waiting.clear();
     }
     launch.waiting = waiting.len();
@@ -249,7 +252,7 @@ pub fn decide(view: &ObservedPod, map: &Map, memory: Memory, now: Time) -> Launc
     launch
 }
 
-/// Keys of the pod that were published, and that no container has used to start.
+/// The published keys of the pod that no container has used to start.
 fn unused(view: &ObservedPod, held: &BTreeSet<String>, earned: &BTreeSet<String>) -> BTreeSet<String> {
     let keys = view.barriers().map(|(_, barrier)| &barrier.key);
     keys.filter(|key| held.contains(*key) && !earned.contains(*key)).cloned().collect()
@@ -275,8 +278,8 @@ impl Launch {
         self.again = Some(self.again.map_or(at, |again| again.min(at)));
     }
 
-    /// Annotates the pod: when every key is published, and whenever a container's key exists and the kubelet
-    /// may not have seen it (KD9).
+    /// Annotates the pod when every key is published. Also annotates it when a container's key exists and the
+    /// kubelet may not have seen it (KD9).
     fn wake(
         &mut self,
         view: &ObservedPod,
@@ -290,14 +293,14 @@ impl Launch {
         if let (true, Some(at)) = (completes, memory.completed_at)
             && now < at + MARK_AGAIN_MS
         {
-            // It is being written, or the watch is behind.
+            // The mark is being written, or the watch is behind.
             completes = false;
             self.wake_at(at + MARK_AGAIN_MS);
         }
         let refused = |keys: &BTreeSet<String>| {
             view.barriers().any(|(i, b)| view.containers[i].is_refused() && keys.contains(&b.key))
         };
-        // A pod without a node has no kubelet yet, and the one it gets will find the key.
+        // A pod without a node has no kubelet yet. The kubelet it gets will find the key.
         let is_news = !news.is_empty() && view.node.is_some();
         if completes || is_news || refused(news) {
             self.steps.push(BarrierStep::Annotate { completed: all });
@@ -316,10 +319,10 @@ impl Launch {
         }
     }
 
-    /// Reports which containers are waited for when it takes too long, and when that is over (KD11).
+    /// Reports which containers are waited for when the launch takes too long, and when that is over (KD11).
     fn report(&mut self, view: &ObservedPod, waiting: &[(usize, &Gate)], now: Time) {
         if view.problem.is_some() {
-            // It is not known who waits for whom.
+            // The plan is unknown, so it is not known who waits for whom.
             return;
         }
         let was_late = view.launched.as_ref().is_some_and(|(is_true, _)| !is_true);
@@ -353,7 +356,8 @@ impl Launch {
     }
 }
 
-/// Whether two sentences differ in numbers at most. Times pass, and writing them down would change the pod and make it be looked at again.
+/// Whether two messages differ only in numbers. A message with only a new time is not written, because the
+/// write would change the pod and cause another reconciliation.
 fn is_same(one: &str, other: &str) -> bool {
     let words = |text: &str| -> String { text.chars().filter(|c| !c.is_ascii_digit()).collect() };
     words(one) == words(other)

@@ -1,13 +1,13 @@
-//! Converts a container recreate request between its two versions (CRR-6). Works on the JSON, so that no
-//! unknown field is lost, and never fails: what cannot be read is left out.
+//! Converts a container recreate request between its two versions (CRR-6). It works on the JSON, so that no
+//! unknown field is lost. It never fails: values that cannot be read are left out.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::names;
 
-/// The request in the version `wanted`, `apps.kruise.io/v1alpha1` or `apps.kruise.io/v1beta1`. `None` for
-/// another version.
+/// Converts the request to `wanted`, which is `apps.kruise.io/v1alpha1` or `apps.kruise.io/v1beta1`. `None`
+/// for another version.
 pub fn convert(object: &Value, wanted: &str) -> Option<Value> {
     let mut out = object.clone();
     let is_old = |version: &str| match version.strip_prefix(names::GROUP)?.strip_prefix('/')? {
@@ -54,8 +54,7 @@ fn to_v1beta1(object: &mut Value) {
     }
 }
 
-/// The fields themselves stay too: a change made through the old version must not lose fields that only the
-/// new one has.
+/// The fields of v1beta1 stay as well, so that a change made through v1alpha1 does not lose them.
 fn to_v1alpha1(object: &mut Value) {
     let status = object.get("status");
     let snapshot = status

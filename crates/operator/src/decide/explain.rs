@@ -12,7 +12,7 @@ use super::terminate::{self, Node, Past};
 use crate::key::Opens;
 use crate::view::{ObservedPod, is_served_gate};
 
-/// Why a container's gate is closed; the container is the implied subject.
+/// Why a container's gate is closed, as a phrase whose subject is the container.
 pub fn gate(view: &ObservedPod, container: usize, gate: &Gate, now: Time) -> String {
     let on = &view.containers[gate.on];
     // The kubelet's own reason for a container that does not start is more specific than the plan.
@@ -22,7 +22,7 @@ pub fn gate(view: &ObservedPod, container: usize, gate: &Gate, now: Time) -> Str
         return format!("waits for `{name}` {}: {reason}{message}", need(gate));
     }
     let wait = Wait::Gate { on: gate.on, need: gate.need };
-    // The status of a pod does not tell whether a probe was tried.
+    // The status of a pod does not say whether a probe was tried.
     explain(&view.plan, &view.observation, container, wait, now)
         .replace("probe pending", "probe has not succeeded yet")
 }
@@ -39,25 +39,25 @@ fn need(gate: &Gate) -> &'static str {
 /// One container, for display.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// Its name.
+    /// The name of the container.
     #[serde(rename = "name")]
     pub container: String,
-    /// Its level, `gates`, or empty.
+    /// Its level, or `gates`, or empty.
     pub level: String,
-    /// Whether its key is published: `open`, `closed`, or empty without a barrier.
+    /// Whether its key is published: `open`, `closed`, or empty if it has no barrier.
     pub barrier: &'static str,
     /// What it is doing or waiting for.
     #[serde(rename = "state")]
     pub doing: String,
-    /// Since when, if that is known.
+    /// Since when it does or waits for that, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }
 
-/// The barrier of a container whose key is not published.
+/// The state of a barrier whose key is not published.
 pub const CLOSED: &str = "closed";
 
-/// A pod, container by container, and the next step.
+/// Explains a pod: one line for each container, and the next step.
 pub fn pod(
     view: &ObservedPod,
     map: &barrier::Map,
@@ -94,21 +94,21 @@ fn line(view: &ObservedPod, held: &BTreeSet<String>, i: usize, now: Time) -> Lin
         (_, State::Waiting) if barrier == CLOSED && view.mains_are_done() && !view.is_over() => {
             ("is not started any more: the mains are done".to_owned(), None)
         }
-        // Once its key is published it starts, whatever has become of those it waited for.
+        // Once its key is published, the container starts, even if the containers it waited for have changed.
         (Some(closed), _) if barrier == CLOSED => {
             let waiting =
                 view.started.map(|since| format!("; waiting for {}", HumanDuration(now.since(since))));
             (format!("{}{}", gate(view, i, closed, now), waiting.unwrap_or_default()), view.started)
         }
-        // Gates that the kubelet itself keeps: of init containers and native sidecars.
+        // The kubelet itself enforces the gates of init containers and native sidecars.
         (_, State::Waiting) if kubelet_gate(view, i).is_some() && !view.is_over() => {
             (kubelet_gate(view, i).map(|closed| gate(view, i, closed, now)).unwrap_or_default(), view.started)
         }
-        // The kubelet ends what it never started with an exit code, too.
+        // The kubelet also reports an exit code for containers that it never started.
         (_, State::Waiting | State::Exited) if view.is_over() && c.id.is_none() && c.restarts == 0 => {
             ("was never started".to_owned(), None)
         }
-        // The kubelet's reason is from before the key was published.
+        // The kubelet's reason is older than the published key.
         (_, State::Waiting) if barrier == "open" && c.is_refused_for_key() => {
             ("about to start".to_owned(), None)
         }
@@ -122,7 +122,7 @@ fn line(view: &ObservedPod, held: &BTreeSet<String>, i: usize, now: Time) -> Lin
             Some(exit) => (format!("ended with exit code {}", exit.code), Some(exit.finished_at)),
             None => ("ended".to_owned(), None),
         },
-        // The kubelet reports a container when its postStart hook has ended.
+        // The kubelet reports a container as running when its postStart hook has ended.
         _ if c.is_being_started() && plan.post_start.is_some() => {
             ("about to start, or in its postStart hook".to_owned(), None)
         }
@@ -132,13 +132,13 @@ fn line(view: &ObservedPod, held: &BTreeSet<String>, i: usize, now: Time) -> Lin
             None => ("not started yet".to_owned(), None),
         },
     };
-    // Zero: the kubelet does not say.
+    // Zero means that the kubelet does not report the time.
     let since = since.filter(|time| time.0 > 0).and_then(|time| i64::try_from(time.0).ok());
     let since = since.and_then(|ms| Timestamp::from_millisecond(ms).ok());
     Line { container: plan.name.clone(), level, barrier, doing, since }
 }
 
-/// The container of its pod that the kubelet waits for before it starts this one.
+/// The gate of a container that the kubelet itself enforces, if it is closed.
 fn kubelet_gate(view: &ObservedPod, i: usize) -> Option<&Gate> {
     let gates = view.plan.containers[i].gates.iter();
     let mut gates = gates.filter(|gate| !is_served_gate(gate.dialect) && gate.need != Need::Launched);
@@ -167,7 +167,7 @@ fn next(view: &ObservedPod, map: &barrier::Map, node: Node, past: &[Past], now: 
     if view.node.is_none() {
         return "the pod waits for a node".to_owned();
     }
-    // One that waits for nothing else.
+    // A container that waits for no other container.
     let may_be_next = |i: &usize| barrier::closed_gate(view, *i).is_none();
     let mut candidates = (0..view.containers.len()).filter(may_be_next);
     if let Some((i, closed)) = candidates.find_map(|i| Some((i, kubelet_gate(view, i)?))) {
@@ -198,11 +198,11 @@ fn next(view: &ObservedPod, map: &barrier::Map, node: Node, past: &[Past], now: 
     next_start(view, held).unwrap_or_else(|| done(view))
 }
 
-/// What starts next behind the barrier, and when; `None` if nothing waits for another container.
+/// Which container starts next behind the barrier, and when. `None` if no container waits for another one.
 pub fn next_start(view: &ObservedPod, held: &BTreeSet<String>) -> Option<String> {
     let closed = view.barriers().filter(|(_, b)| !held.contains(&b.key));
     let waiting: Vec<_> = closed.filter_map(|(i, b)| Some((i, b, barrier::closed_gate(view, i)?))).collect();
-    // Of several, one that waits for none of the others is next.
+    // If there are several, the next one waits for none of the others.
     let is_next = |i: usize| {
         barrier::closed_gates(view, i).all(|gate| waiting.iter().all(|(other, ..)| *other != gate.on))
     };

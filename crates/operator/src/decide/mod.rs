@@ -25,23 +25,23 @@ pub mod terminate;
 #[allow(clippy::disallowed_methods, reason = "tests read the specification")]
 mod tests;
 
-/// The longest message.
+/// The maximum length of a message.
 const MESSAGE_MAX: usize = 1_000;
-/// The longest quotation in a message.
+/// The maximum length of a quotation in a message.
 const QUOTE_MAX: usize = 64;
 
 /// Why an object is refused: the HTTP code and a message for its author.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// HTTP status code.
+    /// The HTTP status code.
     pub code: u16,
     /// What is wrong and how to fix it.
     pub message: String,
 }
 
 impl Refusal {
-    /// The message may quote the author: it is shortened to a readable length, and made safe for a terminal.
+    /// Creates a refusal. The message may quote the author, so it is shortened and made safe for a terminal.
     pub(crate) fn new(code: u16, message: impl AsRef<str>) -> Self {
         let message = shorten_quotes(message.as_ref());
         let is_long = message.chars().nth(MESSAGE_MAX).is_some();
@@ -50,15 +50,16 @@ impl Refusal {
     }
 }
 
-/// A text for the API server, which passes it on: without control characters, and without the colours that are kept in texts of our own.
+/// Makes a text safe for the API server, which passes it on to terminals. It removes control characters,
+/// including the colour codes that our own texts may have.
 pub(crate) fn without_controls(text: &str) -> String {
     outrigger_text::terminal::safe_text(&text.replace('\u{1b}', "\\u001b")).to_string()
 }
 
-/// Shortens what is quoted by "…" or `…`: authors can write values of any length.
+/// Shortens quotations in "…" or `…`, because authors can write values of any length.
 fn shorten_quotes(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MESSAGE_MAX));
-    // The closing quote that is waited for, and how much of the quotation was kept.
+    // The expected closing quote, and how many characters of the quotation were kept.
     let mut quote: Option<(char, usize)> = None;
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -72,7 +73,7 @@ fn shorten_quotes(text: &str) -> String {
                 out.push(c);
             }
             Some((end, kept)) => {
-                // An escaped character is one.
+                // An escape sequence counts as one character.
                 let escaped = (c == '\\' && *end == '"').then(|| chars.next()).flatten();
                 *kept += 1;
                 match (*kept).cmp(&QUOTE_MAX) {

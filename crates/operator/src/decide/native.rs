@@ -1,5 +1,5 @@
-//! Turns containers of a pod that is being created into native sidecars: those its author has named, or those with a
-//! higher launch priority than others.
+//! Turns containers of a pod that is being created into native sidecars: the containers that its author has
+//! named, or those with a higher launch priority than others.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,9 @@ use super::Refusal;
 use super::admit::{Admitted, annotation, planned, refuse, sentence};
 use crate::names;
 
-/// Turns the containers named by the annotation into native sidecars, in the order that `depends-on` and their priorities
-/// ask for: the kubelet starts native sidecars one after the other. Everything else in the pod about order stays.
+/// Turns the containers that the annotation names into native sidecars. Their order follows `depends-on` and
+/// their priorities, because the kubelet starts native sidecars one after the other. All other ordering of
+/// the pod stays.
 ///
 /// # Errors
 /// 422 and a message if they cannot be native sidecars.
@@ -42,7 +43,7 @@ pub(super) fn named(pod: &Pod, sidecars: &str, admitted: &mut Admitted) -> Resul
     Ok(())
 }
 
-/// The pod with only what orders its sidecars. Its other annotations and envs are about the mains that are left.
+/// The pod, reduced to what orders its sidecars. Its other annotations and envs concern only the mains.
 fn only_sidecars(pod: &Pod) -> PodInput {
     let mut only = pod.clone();
     only.metadata
@@ -55,9 +56,9 @@ fn only_sidecars(pod: &Pod) -> PodInput {
     PodInput { pod: only, lifecycle_types: Default::default() }
 }
 
-/// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet itself
-/// starts one after the other. The pod stays as it is where their restart policies or probes do not allow it, or where
-/// it has no plan.
+/// Turns the containers with a higher launch priority than others into native sidecars, which the kubelet
+/// itself starts one after the other. The pod is unchanged if their restart policies or probes do not allow
+/// this, or if it cannot be planned.
 pub(super) fn higher_levels(pod: &Pod, planned: Option<&Planned>, admitted: &mut Admitted) {
     if let Some(planned) = planned {
         convert_levels(pod, planned, admitted);
@@ -75,13 +76,13 @@ fn convert_levels(pod: &Pod, planned: &Planned, admitted: &mut Admitted) {
     if annotation(pod, names::ORDERED) != Some("Ordered") {
         arrange_levels(&mut admitted.pod);
     }
-    // What is said of priorities that are ignored would be lost with the containers' places.
+    // Keep the warnings about ignored priorities now. After the move, the containers are in other places.
     let ignored = planned.warnings.iter().filter(|finding| finding.code == "LP-4");
     admitted.warnings.extend(ignored.map(sentence));
 }
 
-/// The next level waits until a native sidecar with a priority is ready, also if another webhook has added its readiness probe since an earlier
-/// call.
+/// Copies readiness probes to startup probes, so that the next level waits until a native sidecar with a
+/// priority is ready. Another webhook may have added the readiness probe since an earlier call.
 fn add_startup_probes(object: &mut Value) {
     let list = object.pointer_mut("/spec/initContainers").and_then(Value::as_array_mut);
     for written in list.into_iter().flatten() {
@@ -99,21 +100,24 @@ fn native_sidecar(written: &Value) -> Option<Container> {
     is_native.then(|| serde_json::from_value(written.clone()).ok()).flatten()
 }
 
-/// Puts native sidecars with priorities into their order: some may be from an earlier call, before another webhook added a container.
+/// Sorts native sidecars by their priorities. Some may be from an earlier call, before another webhook added
+/// a container.
 fn arrange_levels(object: &mut Value) {
     let Some(list) = object["spec"]["initContainers"].as_array_mut() else { return };
     let Ok(inits) = serde_json::from_value::<Vec<Container>>(json!(list)) else { return };
     *list = native_levels(&inits).into_iter().map(|from| list[from].clone()).collect();
 }
 
-/// The containers with a higher launch priority than others, in the order they start in; `None` if there are none, or if
-/// they cannot be native sidecars.
+/// The containers with a higher launch priority than others, in their starting order. `None` if there are
+/// none, or if they cannot be native sidecars.
 fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
     let containers = &pod.spec.as_ref()?.containers;
-    // Native sidecars are restarted whenever they end, and the operator does not supervise their launch.
+    // Native sidecars are restarted whenever they end, and the operator does not supervise their launch. So
+    // the pod's policy must fit.
     let fits = plan.restart_policy == RestartPolicy::Always
         && [names::DEPENDS_ON, names::LAUNCH_TIMEOUT].iter().all(|name| annotation(pod, name).is_none());
-    // One that may end for good would end the pod, which sidecars do not keep alive.
+    // A container with a policy of its own may end for good and end the pod. A native sidecar does not keep a
+    // pod alive.
     let is_own = |c: &Container| c.restart_policy.is_some() || c.restart_policy_rules.is_some();
     if !fits
         || is_applied(pod)
@@ -126,8 +130,9 @@ fn levels_in_order(pod: &Pod, plan: &Plan) -> Option<Vec<usize>> {
     levels_as_sidecars(plan)
 }
 
-/// Whether two containers ask for the same port of the node, which the API server refuses in `containers` and does not look for in init
-/// containers; or give ports the same name, of which a Service takes the first, and those of init containers last.
+/// Whether moving containers would hide a conflict of ports. The API server refuses two containers with the
+/// same host port in `containers`, but does not check init containers. If two ports have the same name, a
+/// Service uses the first one, and those of init containers come last.
 fn ports_clash(containers: &[Container]) -> bool {
     let ports = || containers.iter().flat_map(|c| c.ports.iter().flatten());
     let (mut taken, mut names) = (BTreeSet::new(), BTreeSet::new());
@@ -139,19 +144,21 @@ fn ports_clash(containers: &[Container]) -> bool {
     is_taken || ports().filter_map(|port| port.name.as_deref()).any(|name| !names.insert(name))
 }
 
-/// Whether a controller has made the pod. Others (Helm, for example) may compare it with a manifest later, and would find containers moved.
+/// Whether a controller has made the pod. Other tools, such as Helm, may compare it with a manifest later and
+/// find that containers were moved.
 fn is_controlled(pod: &Pod) -> bool {
     pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
 }
 
-/// Whether a pod was made with `kubectl apply`: it compares the pod with the manifest when it is called again, and would find containers moved.
+/// Whether the pod was made with `kubectl apply`. The next `kubectl apply` compares the pod with the manifest
+/// and finds that containers were moved.
 fn is_applied(pod: &Pod) -> bool {
     let by_client = annotation(pod, "kubectl.kubernetes.io/last-applied-configuration").is_some();
     let managers = pod.metadata.managed_fields.iter().flatten();
     by_client || managers.into_iter().any(|manager| manager.operation.as_deref() == Some("Apply"))
 }
 
-/// What becomes different for the containers of `spec.containers` that are named.
+/// What changes for the named containers of `spec.containers`.
 fn warnings(pod: &Pod, sidecars: &str) -> Vec<String> {
     let is_named = |c: &&Container| sidecars.split(',').any(|named| named.trim() == c.name);
     let those = |test: fn(&Container) -> bool| -> String {
@@ -165,7 +172,7 @@ fn warnings(pod: &Pod, sidecars: &str) -> Vec<String> {
             "native sidecars end with the mains: the terminator envs of {marked} have no effect"
         ));
     }
-    // The KEP runs them once more, when it is the sidecar's turn to stop.
+    // The KEP runs their hooks again when it is the sidecar's turn to stop.
     let hooked = those(|c| c.lifecycle.as_ref().is_some_and(|hooks| hooks.pre_stop.is_some()));
     if !hooked.is_empty() {
         warnings.push(format!(

@@ -8,7 +8,7 @@ use crate::api::{Progress, RecreateState, Request, Snapshot};
 use crate::names;
 use crate::view::ObservedPod;
 
-/// One step.
+/// One step of the operator for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OverseeStep {
     /// Remove the request's entry from the pod's readiness condition, if the pod still exists.
@@ -23,9 +23,9 @@ pub enum OverseeStep {
     Lock,
     /// Add an entry to the pod's readiness condition.
     Acquire,
-    /// Record that the pod was made unready, now; or that it has no readiness gate for that.
+    /// Record that the pod was made unready now, or that it has no readiness gate for that.
     Grace {
-        /// It has the gate.
+        /// Whether the pod has the readiness gate.
         gated: bool,
     },
     /// Write the kubelet's status of the containers.
@@ -34,28 +34,28 @@ pub enum OverseeStep {
     ResultWritten,
     /// Write into the status what the request is waiting for (KD17).
     Note(String),
-    /// Write the states: a container has failed, and the agent decides what that means for the others.
+    /// Write the states. A container has failed, and the agent decides what that means for the others.
     States(Vec<RecreateState>),
     /// Write the result.
     Complete {
         /// The states, all final.
         states: Vec<RecreateState>,
-        /// Why.
+        /// Why the request ends this way.
         message: String,
     },
 }
 
-/// Whether the node of a request has an agent, as far as is known.
+/// Whether the node of a request has an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agent {
-    /// Its pod is ready.
+    /// The agent's pod is ready.
     Ready,
-    /// Agents run as pods in this cluster, and there is none on that node.
+    /// Agents run as pods in this cluster, but there is none on that node.
     Absent {
-        /// Since when.
+        /// Since when there is none.
         since: Time,
     },
-    /// Agents do not run as pods here.
+    /// Agents do not run as pods in this cluster.
     Unknown,
 }
 
@@ -64,24 +64,25 @@ pub enum Agent {
 pub struct Oversight {
     /// The steps, in order.
     pub steps: Vec<OverseeStep>,
-    /// Check again at this time.
+    /// When to check again.
     pub again: Option<Time>,
 }
 
-/// An agent that has not begun by then counts as absent (CRR-20).
+/// An agent that has not begun after this time counts as absent (CRR-20).
 pub const RESPONSE_MS: u64 = 60_000;
-/// The same if the node is known to have none: the time it takes to replace an agent.
+/// The same if the node is known to have no agent: the time it takes to replace one.
 const RESPONSE_ABSENT_MS: u64 = 15_000;
-/// An agent that has not begun by then is reported in the status.
+/// If the agent has not begun after this time, the status says so.
 const SILENT_MS: u64 = 5_000;
-/// An agent that is gone for this long does not finish its work (KD3).
+/// An agent that is absent for this long is not expected to finish its work (KD3).
 const ABSENT_MS: u64 = 60_000;
-/// Every request ends: this long after its grace periods, if it has no deadline (KD3).
+/// The deadline of a request without one of its own, counted from the end of its grace periods. It ensures
+/// that every request ends (KD3).
 pub const DEADLINE_MS: u64 = 10 * 60_000;
 /// The message of a request that no agent has served.
 pub const UNSERVED: &str = "daemon has not responded for a long time";
 
-/// The steps for a request now. `pod` is the pod of its name, if there is one.
+/// The steps for a request now. `pod` is the pod that it names, if it exists.
 pub fn decide(request: &Request, pod: Option<&ObservedPod>, agent: Agent, now: Time) -> Oversight {
     if request.is_finished() || request.metadata.deletion_timestamp.is_some() {
         return finished(request, now);
@@ -177,16 +178,17 @@ impl Oversight {
     }
 }
 
-/// Creation times are full seconds.
+/// The precision of creation times: the API server stores full seconds.
 const CREATION_PRECISION_MS: u64 = 1_000;
 
-/// The latest time at which a request may have been created: no time that counts from there ends early.
+/// The latest time at which a request may have been created. Periods that are counted from here never end too
+/// early.
 fn created(request: &Request) -> Time {
     Time(request.created_ms()) + CREATION_PRECISION_MS
 }
 
-/// The result of a request whose pod is gone. The sidecars of a Job that is deleted when it is done, or soon after, have ended
-/// with their pod, as they should.
+/// The result of a request whose pod is deleted. If a Job is deleted when it is done, its sidecars have ended
+/// with their pod, as requested.
 fn pod_gone(request: &Request) -> OverseeStep {
     let name = request.metadata.name.as_deref().unwrap_or_default();
     if !(name.starts_with(terminate::REQUEST_PREFIX) && request.only_stops()) {
@@ -205,7 +207,7 @@ fn pod_gone(request: &Request) -> OverseeStep {
     OverseeStep::Complete { states: states.collect(), message: String::new() }
 }
 
-/// The containers whose stop has begun, with its hook if there is one: the agent has recorded the instance.
+/// The containers whose stop has begun, including the preStop hook. The agent has recorded their instance.
 pub fn stops_begun(request: &Request) -> impl Iterator<Item = &str> {
     let states = request.status.container_recreate_states.iter();
     let begun = states.filter(|state| state.is_killed || !state.killed_container_id.is_empty());
@@ -220,7 +222,7 @@ fn has_finalizer(request: &Request) -> bool {
     request.metadata.finalizers.iter().flatten().any(|f| f == names::CRR_UNREADY)
 }
 
-/// CRR-18.
+/// The steps for a finished request (CRR-18).
 fn finished(request: &Request, now: Time) -> Oversight {
     let mut out = Oversight::default();
     if has_finalizer(request) {
@@ -245,7 +247,7 @@ fn finished(request: &Request, now: Time) -> Oversight {
     out
 }
 
-/// The deadline, and the message when it passes.
+/// The deadline, and the message for when it passes.
 fn deadline(request: &Request) -> (u64, String) {
     if let Some(seconds) = request.spec.active_deadline_seconds {
         let ms = u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000);
@@ -267,7 +269,7 @@ fn deadline(request: &Request) -> (u64, String) {
     )
 }
 
-/// A final result: everything that is not done has failed (CRR-21, issue 2353 of Kruise).
+/// A final result: every container without a result has failed (CRR-21, issue 2353 of Kruise).
 fn give_up(request: &Request, message: String) -> OverseeStep {
     let message = match request.status.message.as_str() {
         waits if request.status.phase == "Pending" && !waits.is_empty() => format!("{message}: it {waits}"),
@@ -293,8 +295,8 @@ fn give_up_from(request: &Request, states: &[RecreateState], message: String) ->
     OverseeStep::Complete { states, message }
 }
 
-/// Containers that were stopped, or have ended, and that the kubelet will not start again (CRR-43), and pods that have ended: that
-/// is also a result.
+/// The result for containers that were stopped or have ended, and that the kubelet will not start again
+/// (CRR-43). A pod that has ended is also a result.
 fn ended_for_good(request: &Request, pod: &ObservedPod) -> Option<OverseeStep> {
     if request.only_stops() {
         return None;
@@ -319,12 +321,12 @@ fn ended_for_good(request: &Request, pod: &ObservedPod) -> Option<OverseeStep> {
         let message = format!("pod {} is over: its phase is {}", pod.name, pod.phase);
         return Some(give_up_from(request, &states, message));
     }
-    // The others wait for this one.
+    // The other containers wait for this one.
     (changed && request.strategy().ordered_recreate).then_some(OverseeStep::States(states))
 }
 
-/// The kubelet's status of the containers that are newer than the request (CRR-26). By instance, not by time:
-/// clocks differ (issue 895 of Kruise).
+/// The kubelet's status of the containers that are newer than the request (CRR-26). It compares instances,
+/// not times, because clocks differ (issue 895 of Kruise).
 fn snapshot(request: &Request, pod: &ObservedPod) -> Vec<Snapshot> {
     let of = |target: &crate::api::Target| {
         let i = pod.plan.find(&target.name)?;
@@ -349,9 +351,9 @@ fn entry(request: &Request) -> Value {
     json!({"userAgent": "ContainerRecreateRequest", "key": format!("{namespace}/{name}")})
 }
 
-/// The message of the readiness condition with, or without, a request's entry; and whether the pod may be
-/// ready (CRR-23, CRR-24, CRR-C-11). The list is JSON that others write to as well: invalid entries are
-/// ignored.
+/// The message of the readiness condition with or without a request's entry, and whether the pod may be ready
+/// (CRR-23, CRR-24, CRR-C-11). The message is a JSON list that other programs write as well, so invalid
+/// entries are ignored.
 pub fn ready_entries(message: &str, request: &Request, present: bool) -> (String, bool) {
     let list: Vec<Value> = serde_json::from_str(message).unwrap_or_default();
     let entry = entry(request);

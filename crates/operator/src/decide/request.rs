@@ -10,20 +10,20 @@ use crate::api::{Request, StatusContext, Target};
 use crate::names;
 use crate::view::ObservedPod;
 
-/// The shortest deadline.
+/// The minimum of `activeDeadlineSeconds`.
 const DEADLINE_MIN: i64 = 3;
-/// The longest time to wait before a container is stopped, and after it was started: a day. A request holds its pod
-/// unready meanwhile, and those after it wait.
+/// The maximum time to wait before a container is stopped and after it was started: a day. Meanwhile the
+/// request keeps its pod unready, and later requests wait.
 const SECONDS_MAX: i64 = 86_400;
-/// A pod cannot have more containers than this.
+/// The maximum number of containers in a request, which is the maximum of a pod.
 const CONTAINERS_MAX: usize = outrigger_lifecycle::CONTAINERS_MAX;
 
 /// The pod and node of a request, as far as they were found.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
-    /// The pod.
+    /// The pod, if it exists.
     pub pod: Option<&'a Pod>,
-    /// The pod's node; `None` if it does not exist.
+    /// The kind of the pod's node. `None` if the node does not exist.
     pub node: Option<Node>,
 }
 
@@ -36,8 +36,8 @@ pub enum Author {
     User,
 }
 
-/// Checks the names in a new request: those of the sidecar terminator's requests are the operator's, as a request of that
-/// name would take the place of its own.
+/// Checks the names in a new request. Only the operator may use the names of the sidecar terminator's
+/// requests, because another request of that name would take the place of its own.
 ///
 /// # Errors
 /// 400 or 403 and a message.
@@ -55,11 +55,12 @@ pub fn check_names(object: &Value, author: Author) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The largest request of a user, with what is filled in, in bytes: agents and operator keep every request in memory.
+/// The maximum size of a user's request with all filled-in fields, in bytes. Agents and operator keep every
+/// request in memory.
 const REQUEST_MAX: usize = 32 << 10;
 
-/// Checks the size of a user's request, as it is written and as it is filled in. One that is too large already, because it is older
-/// than this limit, may still be changed.
+/// Checks the size of a user's request, both as written and with the filled-in fields. A request that is
+/// older than this limit and too large can still be changed.
 ///
 /// # Errors
 /// 400 and a message.
@@ -139,7 +140,7 @@ pub fn create(object: &Value, found: Found<'_>) -> Result<Value, Refusal> {
     Ok(out)
 }
 
-/// Warnings for the author of a request: containers that are stopped and do not come back.
+/// Warnings for the author of a request about containers that do not start again after the stop.
 pub fn warnings(object: &Value, pod: &Pod) -> Vec<String> {
     let (Ok(request), Some(view)) = (typed(object), ObservedPod::always(pod, Time(0))) else {
         return Vec::new();
@@ -165,9 +166,10 @@ fn ended_for_good(view: &ObservedPod, name: &str) -> Option<RestartPolicy> {
     rules::final_exit(plan, &view.observation.containers[i]).map(|_| plan.restart.policy)
 }
 
-/// Checks an update of a request: its spec and its labels never change (CRR-9). What the operator has written into the
-/// metadata of a request is its own: with another owner or a finalizer its request would be as good as gone. Returns the request with
-/// what was filled in when it was created: a manifest that is applied again does not have that.
+/// Checks an update of a request. Its spec and its labels never change (CRR-9). Users cannot change what the
+/// operator has written into the metadata: another owner or finalizer would make its request ineffective.
+/// Returns the request with the fields that were filled in when it was created, because a manifest that is
+/// applied again does not have them.
 ///
 /// # Errors
 /// 403 and a message.
@@ -193,12 +195,13 @@ pub fn update(old: &Value, new: &Value, author: Author) -> Result<Value, Refusal
             |object: &Value| object["metadata"]["annotations"].get(names::CRR_RESULT_FIRST).cloned();
         let finalizers = |object: &Value| -> Vec<Value> {
             let all = object["metadata"]["finalizers"].as_array().into_iter().flatten();
-            // Those of Kubernetes' garbage collector.
+            // These finalizers belong to Kubernetes' garbage collector.
             all.filter(|f| *f != "foregroundDeletion" && *f != "orphan").cloned().collect()
         };
         let is_added = finalizers(new).iter().any(|f| !finalizers(old).contains(f));
         let is_lost = |name: &str| label(old, name).is_some() && label(new, name).is_none();
-        // Without its owners it is only not removed with them; with one that does not exist it is removed at once.
+        // A request without its owners only outlives them. With an owner that does not exist, it is deleted
+        // at once.
         let owners = |object: &Value| -> Vec<Value> {
             object["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default()
         };
@@ -231,10 +234,10 @@ pub fn update(old: &Value, new: &Value, author: Author) -> Result<Value, Refusal
     Ok(out)
 }
 
-/// Fields of a container that are filled in from the pod.
+/// The fields of a container that are filled in from the pod.
 const FROM_POD: [&str; 3] = ["preStop", "ports", "statusContext"];
 
-/// A request with what the old one has in fields that are filled in and that the new one leaves out.
+/// Adds the fields that were filled in from the pod to a request that leaves them out.
 fn filled_in(old: &Value, new: &Value) -> Value {
     type Object = serde_json::Map<String, Value>;
     let keep = |object: &mut Object, before: &Object, field: &str| {
@@ -312,7 +315,7 @@ fn check_fields(request: &Request) -> Result<(), Refusal> {
     Err(Refusal::new(400, problem))
 }
 
-/// CRR-11: a finished pod has nothing to recreate, unless its sidecars are being stopped.
+/// CRR-11: a finished pod has no containers to recreate, unless its sidecars are being stopped.
 fn check_pod(pod: &Pod) -> Result<(), Refusal> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let status = pod.status.as_ref();
@@ -328,7 +331,7 @@ fn check_pod(pod: &Pod) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// CRR-13 to CRR-16: copies the fields the agent needs from the pod.
+/// Copies the fields that the agent needs from the pod (CRR-13 to CRR-16).
 fn complete(target: &Target, pod: &Pod) -> Result<Target, Refusal> {
     let name = &target.name;
     let bad = |message: String| Err(Refusal::new(400, message));
@@ -375,7 +378,7 @@ fn context(status: &ContainerStatus) -> Option<StatusContext> {
     Some(StatusContext { container_id, restart_count: status.restart_count })
 }
 
-/// The hook unchanged, whatever its kind (KD15).
+/// The preStop hook, unchanged for every kind of hook (KD15).
 fn pre_stop(container: &Container) -> Option<LifecycleHandler> {
     container.lifecycle.as_ref()?.pre_stop.clone()
 }

@@ -1,7 +1,7 @@
 //! The node agent's next step for a container recreate request (CRR-29 to CRR-50, KD1 to KD4, KD15).
 //!
-//! One small step at a time: each step is recorded before it is taken, and its result is read from the
-//! runtime, so an agent that is killed at any point finishes its work, once.
+//! The agent takes one small step at a time. It records each step before it takes it, and reads the result
+//! from the runtime. So an agent that is killed at any point finishes its work exactly once.
 
 use crate::api::{Progress, RecreateState, Request, Snapshot, Target};
 use crate::names;
@@ -10,13 +10,13 @@ use outrigger_lifecycle::Time;
 /// One instance of a container on the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// The container.
+    /// The name of the container.
     pub name: String,
-    /// The runtime's id, without the runtime's name.
+    /// The runtime's id, without the `runtime://` prefix.
     pub id: String,
     /// Its state.
     pub state: InstanceState,
-    /// When it was created; the newest counts (CRR-36).
+    /// When it was created. Only the newest instance counts (CRR-36).
     pub created_at: u64,
     /// When it was started, by the node's clock.
     pub started_at: Option<Time>,
@@ -27,59 +27,59 @@ pub struct Instance {
 /// The state of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceState {
-    /// Created, not started; or the runtime has lost track of it.
+    /// It is created but not started, or the runtime has lost track of it.
     Other,
     /// It runs.
     Running,
-    /// It is over.
+    /// It has ended.
     Exited,
 }
 
-/// The next step.
+/// The agent's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServeStep {
     /// Write the phase and the states, then call again.
     Store {
         /// `Pending` or `Recreating`.
         phase: &'static str,
-        /// The states.
+        /// The states to write.
         states: Vec<RecreateState>,
     },
     /// Run the preStop hook of an instance, after [`hook_begun`] is written, then report with [`hook_done`].
     Hook {
-        /// Which container of the request.
+        /// The index of the container in the request.
         index: usize,
-        /// Which instance.
+        /// The id of the instance.
         id: String,
     },
     /// Stop the instance, then report with [`killed`].
     Kill {
-        /// Which container of the request.
+        /// The index of the container in the request.
         index: usize,
-        /// Which instance.
+        /// The id of the instance.
         id: String,
     },
     /// Finish the request.
     Complete {
-        /// The states.
+        /// The final states.
         states: Vec<RecreateState>,
-        /// The message, if not everything was done.
+        /// The message, if the request failed or was done only in part.
         message: String,
     },
     /// Wait for an event, at most this long.
     Wait {
-        /// Milliseconds.
+        /// The maximum time in milliseconds. `None` means until an event.
         ms: Option<u64>,
     },
 }
 
-/// What is said of a hook that was begun by an agent that has died, or whose end could not be written.
+/// The message for a hook whose agent died, or whose end could not be recorded.
 const HOOK_LOST: &str = "the agent was restarted or cut off, so it is not known how the hook ended";
 /// Kruise's message for a container that does not exist.
 const NOT_FOUND: &str = "not found container on Node";
 
-/// The request of a pod to serve now, and those of the others to tell that they wait (CRR-31, CRR-32). Depends on their state, not on
-/// events, so the next one's turn comes whatever happens to the first (CRR-47).
+/// The request of a pod to serve now, and the requests that must be told to wait (CRR-31, CRR-32). It depends
+/// on their state, not on events. So the next request gets its turn in every case (CRR-47).
 pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
     let open = |i: &usize| {
         let request = &requests[*i];
@@ -102,12 +102,12 @@ pub fn pick(requests: &[Request]) -> (Option<usize>, Vec<usize>) {
     (Some(turn), queued.iter().copied().filter(is_untold).collect())
 }
 
-/// What a request that has to wait for another one of its pod says.
+/// The message of a request that waits for another request of its pod.
 pub fn queued_message(turn: &Request) -> String {
     format!("waits for request {}, which is served first", turn.metadata.name.as_deref().unwrap_or_default())
 }
 
-/// When the agent first saw something in a request, by its own clock.
+/// When the agent first saw these facts about a request, by its own clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// The pod was made unready.
@@ -118,15 +118,17 @@ pub struct Seen {
     pub result: Option<Time>,
 }
 
-/// How long the kubelet has to see a pod's result before its last containers are stopped. It would write another one, from their exit
-/// codes, or restart them. On a busy node it hears of changes late. The Job does not wait for this: the pod has its result.
+/// The time that the kubelet gets to see a pod's result before its last containers are stopped. Otherwise it
+/// would write another result from their exit codes, or restart them. A kubelet on a busy node sees changes
+/// late. The Job does not wait for this, because the pod already has its result.
 const RESULT_TIME_MS: u64 = 1_000;
-/// A result that is there this soon after it was asked for has passed through the API server and back twice. The kubelet watches the same API
-/// server, and has heard of it by then: nothing is waited for.
+/// If the result appears within this time after the request for it, there is no further wait. The result has
+/// then passed through the API server twice. The kubelet watches the same API server and has seen the result,
+/// too.
 const PROMPT_MS: u64 = 300;
 
 impl Seen {
-    /// When the kubelet can be expected to know the pod's result.
+    /// When the kubelet is expected to know the pod's result.
     fn kubelet_knows_at(self) -> Option<Time> {
         let result = self.result?;
         let is_prompt = self.asked.is_some_and(|asked| result.since(asked) <= PROMPT_MS);
@@ -134,7 +136,7 @@ impl Seen {
     }
 }
 
-/// The next step.
+/// The next step for a request, from its recorded state and the instances on the node.
 pub fn step(
     request: &Request,
     runtimes: &[&str],
@@ -150,7 +152,7 @@ pub fn step(
     let strategy = request.strategy();
     if let Some(seconds) = strategy.unready_grace_period_seconds {
         if !has_begun {
-            // The operator makes the pod unready then.
+            // The operator then makes the pod unready.
             let states = request.status.container_recreate_states.clone();
             return ServeStep::Store { phase: "Recreating", states };
         }
@@ -166,13 +168,13 @@ pub fn step(
     let mut states: Vec<RecreateState> = all.iter().map(|progress| progress.state.clone()).collect();
     mark_next(request, instances, &mut states);
     if !has_begun || states != request.status.container_recreate_states {
-        // Everything in one write: the container waits for it.
+        // Everything goes into one write, because the container waits for it.
         return ServeStep::Store { phase: "Recreating", states };
     }
     walk(request, instances, &all, states, seen, now)
 }
 
-/// Marks the instance that is to be stopped next: it is recorded before it is stopped.
+/// Marks the next instance to stop, because it must be recorded before it is stopped.
 fn mark_next(request: &Request, instances: &[Instance], states: &mut [RecreateState]) {
     let strategy = request.strategy();
     let ignores = strategy.failure_policy.as_deref() == Some("Ignore");
@@ -190,7 +192,7 @@ fn mark_next(request: &Request, instances: &[Instance], states: &mut [RecreateSt
                     state.pre_stop_error.clear();
                     return;
                 }
-                // It waits for the pod's result; the hooks of the others come before that.
+                // It waits for the pod's result. The hooks of the other containers run before that.
                 let waits = request.is_result_first() && !strategy.ordered_recreate;
                 if !waits || (is_hook_due(request, state) && newest.state == InstanceState::Running) {
                     return;
@@ -200,7 +202,7 @@ fn mark_next(request: &Request, instances: &[Instance], states: &mut [RecreateSt
     }
 }
 
-/// Checks the containers in order; at most one is stopped per pass (CRR-38, CRR-39).
+/// Checks the containers in order and stops at most one per pass (CRR-38, CRR-39).
 fn walk(
     request: &Request,
     instances: &[Instance],
@@ -230,7 +232,7 @@ fn walk(
                     break;
                 }
                 match stop(request, &states, index, newest, seen, now) {
-                    // It waits for the pod's result; the hooks of the others come before that.
+                    // It waits for the pod's result. The hooks of the other containers run before that.
                     ServeStep::Wait { ms } if !strategy.ordered_recreate => {
                         again_ms = again_ms.into_iter().chain(ms).min()
                     }
@@ -245,7 +247,7 @@ fn walk(
     ServeStep::Wait { ms: again_ms }
 }
 
-/// The next step for an instance that is to be stopped.
+/// The next step for an instance that must be stopped.
 fn stop(
     request: &Request,
     states: &[RecreateState],
@@ -257,7 +259,7 @@ fn stop(
     let id = newest.id.clone();
     if is_hook_due(request, &states[index]) && newest.state == InstanceState::Running {
         if states[index].pre_stop_begun {
-            // By an agent that has died: it is not known how far it got.
+            // The hook was begun by an agent that has died. It is not known how far it got.
             let mut states = states.to_vec();
             states[index].pre_stop_done = true;
             states[index].pre_stop_error = HOOK_LOST.to_owned();
@@ -287,9 +289,9 @@ fn is_last(states: &[RecreateState], index: usize) -> bool {
     states.iter().enumerate().all(|(i, state)| i == index || state.phase.is_final())
 }
 
-/// Whether the pod needs its result now (KD5): the agent is about to stop the last container of a request, or all that
-/// are left if they have no order, or is stopping them. Also after it was written: a kubelet that was just writing an older
-/// status overwrites the result.
+/// Whether the pod needs its result now (KD5). This is so when the agent stops, or is about to stop, the last
+/// container of a request, or all remaining ones if they have no order. It stays true after the result is
+/// written, because a kubelet that is just writing an older status overwrites the result.
 pub fn needs_result(request: &Request) -> bool {
     let states = &request.status.container_recreate_states;
     let open: Vec<&RecreateState> = states.iter().filter(|state| !state.phase.is_final()).collect();
@@ -303,8 +305,8 @@ pub fn needs_result(request: &Request) -> bool {
         && open.iter().all(is_prepared)
 }
 
-/// The instances to stop together with one that is to be stopped: once the pod has its result, all that have no order,
-/// before the kubelet gets to them.
+/// The instances to stop together with this one. Once the pod has its result, all containers without an order
+/// are stopped before the kubelet stops them.
 pub fn stopped_together(request: &Request, index: usize, id: &str) -> Vec<(usize, String)> {
     let states = request.status.container_recreate_states.iter().enumerate();
     let is_prepared = |state: &RecreateState| {
@@ -333,8 +335,8 @@ pub fn killed(request: &Request, index: usize, result: Result<(), String>) -> Ve
     states
 }
 
-/// The states of a request that had a verdict before an instance was stopped. Only that it was stopped is added: the verdict
-/// stays. `None` if there is nothing to add.
+/// The states of a request that got its result before an instance was stopped. They only record the stop, and
+/// the result stays. `None` if nothing is to be added.
 pub fn killed_after_verdict(request: &Request, index: usize, id: &str) -> Option<Vec<RecreateState>> {
     let mut states = request.status.container_recreate_states.clone();
     let state = states.get_mut(index).filter(|state| !state.is_killed && state.killed_container_id == id)?;
@@ -351,7 +353,7 @@ pub fn hook_begun(request: &Request, index: usize, id: &str) -> Vec<RecreateStat
     states
 }
 
-/// The longest description of a failed hook.
+/// The maximum length of the description of a failed hook.
 const HOOK_ERROR_MAX: usize = 200;
 
 /// The states after the preStop hook of an instance was run.
@@ -371,7 +373,8 @@ pub fn hook_done(
     states
 }
 
-/// A description that is too long, without its middle: a runtime's error begins with what was tried, and ends with the cause.
+/// Shortens a long description by leaving out its middle. A runtime's error begins with the operation and
+/// ends with the cause.
 fn without_middle(text: &str) -> String {
     let length = text.chars().count();
     if length <= HOOK_ERROR_MAX {
@@ -382,18 +385,21 @@ fn without_middle(text: &str) -> String {
     first.chain(['…']).chain(text.chars().skip(length - end)).collect()
 }
 
-/// Whether an instance whose hook has just been run is stopped although its request has a verdict, or is gone (CRR-E-05): it
-/// has been told to shut down. Not the last sidecar of a pod that has no result yet; the operator ends that pod another way.
+/// Whether to stop an instance whose hook has just run although its request has a result or is deleted
+/// (CRR-E-05). The hook has told the container to shut down. The exception is the last sidecar of a pod
+/// without a result: the operator ends that pod in another way.
 pub fn stops_after_verdict(request: &Request) -> bool {
     !request.is_result_first()
 }
 
-/// Seconds a hook may take, and a stop after it: one budget for both (CRR-40). No grace is none: no hook, killed at once.
+/// The seconds that a hook may take. The hook and the stop after it share one budget (CRR-40). With a grace
+/// period of 0, no hook runs and the container is killed at once.
 pub fn hook_seconds(grace: i64) -> u64 {
     u64::try_from(grace).unwrap_or(0)
 }
 
-/// Seconds from a container's stop signal to KILL, after its hook took this long. `own` is the container's own limit (KD7).
+/// The seconds from a container's stop signal to KILL, after its hook took this long. `own` is the
+/// container's own limit (KD7).
 pub fn stop_seconds(grace: i64, own: Option<i64>, hook_took_ms: u64) -> u64 {
     let left = match u64::try_from(grace).unwrap_or(0) {
         0 => 0,
@@ -404,7 +410,7 @@ pub fn stop_seconds(grace: i64, own: Option<i64>, hook_took_ms: u64) -> u64 {
 
 struct ContainerProgress {
     state: RecreateState,
-    /// It only needs to run a little longer.
+    /// When to check again, if the container only needs to run a little longer.
     again_ms: Option<u64>,
 }
 
@@ -412,7 +418,7 @@ fn newest<'i>(instances: &'i [Instance], name: &str) -> Option<&'i Instance> {
     instances.iter().filter(|i| i.name == name).max_by_key(|i| (i.created_at, i.restarts))
 }
 
-/// The state of one container (CRR-37): the first row that matches.
+/// The state of one container (CRR-37). The first matching row of the table applies.
 fn container_progress(
     request: &Request,
     target: &Target,
@@ -437,7 +443,7 @@ fn container_progress(
     let forced = strategy.force_recreate || request.only_stops();
     let Some(newest) = newest(instances, &target.name) else {
         return match (request.only_stops(), was_killed) {
-            // What is not there does not run (KD4).
+            // A container that does not exist does not run (KD4).
             (true, _) => progress(Progress::Succeeded, "", None),
             (false, true) => progress(Progress::Recreating, "", None),
             (false, false) => progress(Progress::Pending, NOT_FOUND, None),
@@ -496,7 +502,7 @@ enum RuntimeMismatch {
     Unknown { wanted: String, known: Vec<String> },
 }
 
-/// CRR-35: all containers belong to one runtime, and it is this one.
+/// Checks that all containers belong to one runtime and that it is this agent's (CRR-35).
 fn check_runtime(request: &Request, runtimes: &[&str]) -> Result<(), RuntimeMismatch> {
     let mut found: Option<&str> = None;
     for target in &request.spec.containers {

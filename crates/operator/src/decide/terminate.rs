@@ -1,9 +1,9 @@
 //! Which sidecars of a pod to stop once its mains are done (ST-1 to ST-29, KD4 to KD7).
 //!
-//! Level-triggered like everything here: each call sees the pod, the node and earlier requests, and returns
-//! the next steps. It ends in every case: a sidecar that never started, was restarted by the kubelet, is in
-//! back-off, or whose node has no agent, does not keep the pod running. The last resort is the pod's phase,
-//! which every kubelet honours (ST-17).
+//! The decision is level-triggered: each call sees the pod, the node and earlier requests, and returns the
+//! next steps. The pod ends in every case. A sidecar does not keep it running if it never started, was
+//! restarted by the kubelet, is in back-off, or has no agent on its node. As a last resort, the operator sets
+//! the pod's phase, which every kubelet honours (ST-17).
 
 use outrigger_lifecycle::{RestartPolicy, State, Time, fails_pod, rules, stop_stages};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub enum Node {
     Machine,
     /// A machine in a cluster where the agent is not installed (KD17).
     WithoutAgent,
-    /// Not a machine: only the API can be used (ST-5).
+    /// A virtual node, where only the Kubernetes API can be used (ST-5).
     Virtual,
 }
 
@@ -27,13 +27,13 @@ pub enum Node {
 pub enum Class {
     /// It is not a sidecar.
     Main,
-    /// Stopped by the agent of its node.
+    /// The agent of its node stops it.
     Normal,
-    /// The same, after the pod's result was written.
+    /// The agent of its node stops it, after the pod's result was written.
     IgnoreExitCode,
     /// Its image is replaced with one that exits.
     InPlace,
-    /// It cannot be stopped there.
+    /// It cannot be stopped on this kind of node.
     Stuck,
 }
 
@@ -42,30 +42,31 @@ pub enum Class {
 pub struct Past {
     /// Its number, from 1.
     pub attempt: u32,
-    /// It is finished.
+    /// Whether it is finished.
     pub finished: bool,
-    /// No agent has served it.
+    /// Whether it finished without being served by an agent.
     pub unserved: bool,
-    /// Instances (name, id) it was made for: what they exit with is not their own doing.
+    /// The instances (name, id) it must stop. Their exit codes are caused by the stop, so they do not count.
     pub targets: Vec<(String, String)>,
-    /// Instances (name, id) it has stopped.
+    /// The instances (name, id) it has stopped.
     pub stopped: Vec<(String, String)>,
-    /// The agent is about to stop the last container, or is stopping it: the pod must have its result (KD5).
+    /// Whether the agent stops, or is about to stop, the last container. Then the pod must have its result
+    /// (KD5).
     pub needs_result: bool,
 }
 
-/// One step.
+/// One step for the sidecars of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TerminateStep {
-    /// Replace images: index in `spec.containers`, name, image.
+    /// Replace images: the index in `spec.containers`, the name and the new image.
     Swap(Vec<(usize, String, String)>),
-    /// Create a container recreate request that stops these, in this order.
+    /// Create a container recreate request that stops these containers.
     Stop {
         /// The number of the request.
         attempt: u32,
-        /// The containers.
+        /// The containers, in their stop order.
         containers: Vec<String>,
-        /// One after the other.
+        /// Whether each container is stopped after the previous one has ended.
         ordered: bool,
         /// When the pod gets its result.
         result: ResultTime,
@@ -74,14 +75,14 @@ pub enum TerminateStep {
     End {
         /// `Succeeded` or `Failed`.
         phase: &'static str,
-        /// Why.
+        /// Why the pod ends this way.
         message: String,
     },
     /// Send an event.
     Event {
-        /// Whether it is a warning.
+        /// Whether the event is a warning.
         is_warning: bool,
-        /// The message.
+        /// The message of the event.
         message: String,
     },
 }
@@ -89,17 +90,18 @@ pub enum TerminateStep {
 /// When a pod whose mains are done gets its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultTime {
-    /// Right before its last sidecar is told to stop, after the hooks; or all of them, if they have no order: the
-    /// sidecar's exit code cannot become the result, and the kubelet does not restart it (KD5).
+    /// Right before its last sidecar gets the stop signal, after the hooks. If the sidecars have no order,
+    /// this is before any of them gets it. So a sidecar's exit code cannot become the result, and the kubelet
+    /// does not restart it (KD5).
     BeforeLastStop,
-    /// When the kubelet sets it, from all exit codes.
+    /// When the kubelet computes it from all exit codes.
     ByKubelet,
 }
 
 /// The maximum number of times to stop a sidecar that the kubelet restarts.
 const ATTEMPTS_MAX: u32 = 5;
 
-/// How a container is stopped.
+/// How to stop a container on this kind of node.
 pub fn class(view: &ObservedPod, container: usize, node: Node) -> Class {
     let marks = &view.containers[container].marks;
     let is_main_list = view.plan.containers[container].place.list == outrigger_lifecycle::List::Main;
@@ -111,15 +113,15 @@ pub fn class(view: &ObservedPod, container: usize, node: Node) -> Class {
         Node::Virtual => Class::Stuck,
         Node::Machine | Node::WithoutAgent if marks.kill && marks.ignore_exit_code => Class::IgnoreExitCode,
         Node::Machine | Node::WithoutAgent if marks.kill => Class::Normal,
-        // Kruise ignores these, and their pods run forever. An agent can stop them like any other; without one, an
-        // image can be replaced on machines as well.
+        // Kruise ignores these, so their pods run forever. An agent can stop them like any other. Without an
+        // agent, an image can be replaced on machines as well.
         Node::Machine if marks.ignore_exit_code => Class::IgnoreExitCode,
         Node::Machine => Class::Normal,
         Node::WithoutAgent => Class::InPlace,
     }
 }
 
-/// How the names of the terminator's requests begin.
+/// The prefix of the names of the terminator's requests.
 pub const REQUEST_PREFIX: &str = "sidecar-termination-";
 
 /// The name of the terminator's request for a pod.
@@ -130,7 +132,7 @@ pub fn request_name(uid: &str, attempt: u32) -> String {
     }
 }
 
-/// The number in a request's name, if it is one of the terminator's for this pod.
+/// The number in a request's name, if the request is one of the terminator's for this pod.
 pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
     let rest = name.strip_prefix(REQUEST_PREFIX)?.strip_prefix(uid)?;
     match rest.strip_prefix('-') {
@@ -140,7 +142,7 @@ pub fn attempt_of(name: &str, uid: &str) -> Option<u32> {
 }
 
 /// Whether the mains of a pod are done and it has marked sidecars (ST-6, ST-7). A pod without a main never
-/// matches (ST-9); one that is still `Pending` may (ST-25).
+/// matches (ST-9). A pod that is still `Pending` may match (ST-25).
 pub fn is_of_interest(view: &ObservedPod) -> bool {
     if view.deleting || view.is_over() || view.plan.restart_policy == RestartPolicy::Always {
         return false;
@@ -150,16 +152,16 @@ pub fn is_of_interest(view: &ObservedPod) -> bool {
     sidecars().next().is_some() && view.mains_are_done() && sidecars().any(left)
 }
 
-/// The kubelet reports full seconds.
+/// The precision of exit times: the kubelet reports full seconds.
 const EXIT_TIME_PRECISION_MS: u64 = 1_000;
 
-/// When the sidecars of a pod are stopped, if they run on after its mains (KD7).
+/// When the sidecars of a pod are stopped, if they continue to run for a time after its mains (KD7).
 pub fn delayed_until(view: &ObservedPod) -> Option<Time> {
     let until = rules::sidecars_run_until(&view.plan, &view.observation)?;
     is_of_interest(view).then(|| until + EXIT_TIME_PRECISION_MS)
 }
 
-/// The longest time from a container's stop signal to KILL, if it has one of its own (KD7).
+/// The maximum time from a container's stop signal to KILL, if the container sets its own (KD7).
 pub fn own_grace_seconds(view: &ObservedPod, name: &str) -> Option<i64> {
     let ms = view.plan.containers[view.plan.find(name)?].stop_grace_ms?;
     i64::try_from(ms.div_ceil(1_000)).ok()
@@ -173,8 +175,8 @@ fn ended_well(view: &ObservedPod, i: usize) -> bool {
     view.observation.containers[i].exit.as_ref().is_some_and(|exit| !exit.failed())
 }
 
-/// The container that makes the pod fail, by the rules of every other pod: a main, or a sidecar that has failed by
-/// itself and is neither restarted nor ignored (KD5).
+/// The container that makes the pod fail, by the rules of every other pod. It is a main, or a sidecar that
+/// failed by itself and is neither restarted nor ignored (KD5).
 fn failed(view: &ObservedPod, past: &[Past]) -> Option<usize> {
     let told = |i: usize| {
         let c = &view.containers[i];
@@ -198,10 +200,12 @@ pub fn decide(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Vec<T
     let swapped = swap(view, &of(Class::InPlace), &mut steps);
     let (normal, ignored) = (of(Class::Normal), of(Class::IgnoreExitCode));
     if !normal.is_empty() {
-        // Only when nothing else is left to stop: those whose exit codes are ignored come after it (ST-14).
+        // The result is written only when nothing else is left to stop. Containers whose exit codes are
+        // ignored are stopped after it (ST-14).
         if past.iter().any(|p| p.needs_result) {
-            // The kubelet looks at its containers once a second, and computes the phase from what it sees. Right after such a look there
-            // is time to tell it the result before it sees the last exit.
+            // The kubelet checks its containers once a second and computes the phase from their states. Right
+            // after such a check, there is enough time to write the result before the kubelet sees the last
+            // exit.
             if !is_stop_unreported(view, past) {
                 steps.push(end(view, past));
             }
@@ -210,12 +214,12 @@ pub fn decide(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Vec<T
         stop(view, &normal, node, past, &mut steps);
         return steps;
     }
-    // ST-14: the others come first.
+    // ST-14: the other containers are stopped first.
     if swapped || !of(Class::InPlace).is_empty() {
         return steps;
     }
     if !ignored.is_empty() {
-        // ST-15, ST-16: write the result first, so that the exit code cannot change it.
+        // ST-15, ST-16: the result is written first, so that the exit code cannot change it.
         steps.push(end(view, past));
         stop(view, &ignored, node, past, &mut steps);
         return steps;
@@ -234,25 +238,26 @@ pub fn decide(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Vec<T
     steps
 }
 
-/// Whether the kubelet is to stop what still runs once the pod has its result. Where the agent does that, it must not: it would run
-/// the hooks again.
+/// Whether the kubelet must stop the remaining containers once the pod has its result. Not if the agent stops
+/// them, because the kubelet would run the hooks again.
 pub fn ends_by_kubelet(steps: &[TerminateStep], past: &[Past]) -> bool {
     let by_agent =
         past.iter().any(|p| !p.finished) || steps.iter().any(|s| matches!(s, TerminateStep::Stop { .. }));
     !by_agent
 }
 
-/// No container of the pod is running. Whether the kubelet will set the result of its mains by itself.
+/// Whether the kubelet will set the result of the mains by itself. No container of the pod is running.
 fn is_left_to_kubelet(view: &ObservedPod, past: &[Past]) -> bool {
     let all_exited = sidecars(view).all(|i| view.observation.containers[i].state == State::Exited);
     if view.sidecars_count {
-        // Exit codes count: leave it to the kubelet, unless a sidecar that is not running prevents a result.
+        // Exit codes count, so the kubelet sets the result, unless a sidecar that is not running prevents it.
         return all_exited && view.plan.restart_policy == RestartPolicy::Never
             || sidecars(view).any(|i| {
                 was_stopped(view, i, past) && view.observation.containers[i].state != State::Exited
             });
     }
-    // Some exited with an error, never ran, or are being restarted, or the kubelet has not seen the exit yet.
+    // Otherwise the kubelet cannot be relied on. Some sidecars failed, never ran or are being restarted, or
+    // the kubelet has not seen their exit yet.
     all_exited && failed(view, past).is_some() && view.plan.restart_policy == RestartPolicy::Never
 }
 
@@ -269,9 +274,10 @@ fn end(view: &ObservedPod, past: &[Past]) -> TerminateStep {
     TerminateStep::End { phase: "Failed", message }
 }
 
-/// Whether an instance of a sidecar may be running. One that was stopped, and whose exit the kubelet has not
-/// reported yet, does not count; nor does one without an instance, never started or in back-off (ST-25). An
-/// image can be replaced with or without an instance, and virtual kubelets report no ids.
+/// Whether an instance of a sidecar may be running. A stopped instance does not count, even if the kubelet
+/// has not reported its exit yet. A sidecar that never started or is in back-off has no instance, so it does
+/// not count (ST-25). Images are replaced with or without an instance, because virtual kubelets report no
+/// ids.
 fn is_alive(view: &ObservedPod, i: usize, class: Class, past: &[Past]) -> bool {
     let c = &view.containers[i];
     let exited = view.observation.containers[i].state == State::Exited;
@@ -292,13 +298,13 @@ fn was_stopped(view: &ObservedPod, i: usize, past: &[Past]) -> bool {
     past.iter().any(|p| has_instance(&p.stopped, view, i))
 }
 
-/// Whether the newest instance of a container is among these.
+/// Whether the newest instance of a container is in this list.
 fn has_instance(instances: &[(String, String)], view: &ObservedPod, i: usize) -> bool {
     let (name, id) = (&view.plan.containers[i].name, &view.containers[i].id);
     instances.iter().any(|(n, instance)| n == name && Some(instance) == id.as_ref())
 }
 
-/// ST-12: images that are not replaced yet. Returns true if there are any.
+/// Replaces the images that are not replaced yet (ST-12). Returns true if there are any.
 fn swap(view: &ObservedPod, containers: &[usize], steps: &mut Vec<TerminateStep>) -> bool {
     let image = |&i: &usize| {
         let (c, p) = (&view.containers[i], &view.plan.containers[i]);
@@ -316,7 +322,7 @@ fn swap(view: &ObservedPod, containers: &[usize], steps: &mut Vec<TerminateStep>
     true
 }
 
-/// ST-13, KD4, KD7: a request for the running ones, unless one is in progress.
+/// Creates a request for the running sidecars, unless one is in progress (ST-13, KD4, KD7).
 fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], steps: &mut Vec<TerminateStep>) {
     if past.iter().any(|p| !p.finished) {
         return;
@@ -325,8 +331,8 @@ fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], ste
     let attempt = last.map_or(1, |p| p.attempt + 1);
     let unserved = node == Node::WithoutAgent || last.is_some_and(|p| p.unserved);
     if unserved || attempt > ATTEMPTS_MAX {
-        // ST-28: no agent, or a kubelet that restarts containers faster than they can be stopped. Setting the
-        // phase ends the pod.
+        // ST-28: there is no agent, or the kubelet restarts containers faster than they can be stopped.
+        // Setting the phase ends the pod.
         if !steps.iter().any(|s| matches!(s, TerminateStep::End { .. })) {
             let swaps: Vec<usize> =
                 containers.iter().copied().filter(|&i| view.containers[i].marks.image.is_some()).collect();
@@ -343,8 +349,9 @@ fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], ste
         true => ResultTime::ByKubelet,
         false => ResultTime::BeforeLastStop,
     };
-    // The kubelet would restart those that are stopped before the result, and a Job would count that as a failure: the
-    // result comes first, and then all are stopped (KD4). It always comes before the last one.
+    // The kubelet would restart sidecars that are stopped before the result, and a Job would count the
+    // restart as a failure. So the result is written first, and then all are stopped (KD4). The result is
+    // always written before the last one is stopped.
     let comes_back = |i: &usize| !view.plan.containers[*i].restart.is_never();
     let before = order.split_last().map_or(&[][..], |(_, before)| before);
     let is_restarted = result == ResultTime::BeforeLastStop && before.iter().any(comes_back);
@@ -355,8 +362,9 @@ fn stop(view: &ObservedPod, containers: &[usize], node: Node, past: &[Past], ste
     steps.push(TerminateStep::Event { is_warning: false, message });
 }
 
-/// The status of a pod that is being written, with the result that the pod already has. A kubelet that has not heard of the result yet
-/// computes a phase from what it knows, writes it over the result, and may then end the pod with the exit codes of its sidecars.
+/// Keeps the result that the pod already has in a status update. A kubelet that has not seen the result yet
+/// computes a phase from what it knows and overwrites the result. It may then end the pod with the exit codes
+/// of its sidecars.
 pub fn keep_result(old: &Value, new: &Value) -> Value {
     let is_ended =
         |condition: &Value| condition["type"] == names::SIDECAR_TERMINATED && condition["status"] == "True";
@@ -403,7 +411,7 @@ pub fn outlook(view: &ObservedPod, node: Node, past: &[Past], now: Time) -> Opti
     })
 }
 
-/// These containers, and `is` or `are`.
+/// Lists these containers, followed by `is` or `are`.
 pub(super) fn are(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     format!("{} {}", quoted.join(", "), if names.len() == 1 { "is" } else { "are" })

@@ -1,4 +1,4 @@
-//! Section 5.3.
+//! Pods that are being created: section 5.3 of the OpenKruise specification.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(super) fn priority(value: &str) -> Value {
     json!([{"name": "KRUISE_CONTAINER_PRIORITY", "value": value}])
 }
 
-/// A pod of containers with envs.
+/// A pod with these containers and their envs.
 pub(super) fn pod(containers: &[(&str, Value)]) -> Value {
     let list: Vec<Value> = containers
         .iter()
@@ -118,7 +118,7 @@ fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
         let (keys, of) = barriers(&admitted(&pod).pod);
         assert_eq!((keys[0].as_deref(), of.as_deref()), (Some(key), Some(map)), "{id}");
     }
-    // The seed's env goes with the seed's key.
+    // The env of the first proposal gets the key of the first proposal.
     let seed = json!([{"name": "KRUISE_CONTAINER_LAUNCH_PRIORITY", "value": "1"}]);
     let out = admitted(&pod(&[("main", Value::Null), ("sidecar", seed)])).pod;
     assert_eq!(out["spec"]["containers"][0]["env"][0]["name"], "KRUISE_CONTAINER_LAUNCH_BARRIER");
@@ -126,13 +126,13 @@ fn the_barrier_is_the_last_env_and_of_the_pods_own_map() {
 
 #[test]
 fn a_pod_whose_name_the_server_makes_keeps_that() {
-    // LP-W-10, LP-9: no name is generated here, so none can collide.
+    // LP-W-10, LP-9: the name is not generated here, so it cannot collide.
     let mut pod = pod(&[("a", priority("1")), ("b", Value::Null)]);
     pod["metadata"] = json!({"generateName": "web-7d9f-"});
     let out = admitted(&pod).pod;
     assert_eq!(out["metadata"], pod["metadata"]);
     assert_eq!(barriers(&out).1.as_deref(), Some("web-7d9f-barrier-abcde12345"));
-    // LP-12: never too long for a ConfigMap; LP-U-28: nor without anything before it.
+    // LP-12: the name is never too long for a ConfigMap. LP-U-28: it is never empty before the suffix.
     pod["metadata"] = json!({"name": "x".repeat(253)});
     assert_eq!(barriers(&admitted(&pod).pod).1.map(|m| m.len()), Some(253));
     pod["metadata"] = json!({});
@@ -168,7 +168,7 @@ fn init_containers_are_not_looked_at() {
     pod["spec"]["initContainers"] = json!([{"name": "i", "env": priority("3")}]);
     let out = admitted(&pod);
     assert_eq!(out.pod, pod);
-    // The webhook that no pod depends on says it: such a pod asks for nothing.
+    // The other webhook (`job_sidecars`) warns about it, because this pod uses no feature of this one.
     assert_eq!(out.warnings, Vec::<String>::new());
     let warnings = |pod: &Value, launch| {
         job_sidecars(pod, OwnRestartPolicies::Taken, launch).expect("admitted").warnings
@@ -179,7 +179,7 @@ fn init_containers_are_not_looked_at() {
     pod["spec"]["initContainers"] = json!([{"name": "i", "env": kill}]);
     let said = warnings(&pod, Launch::Barrier);
     assert!(said.len() == 1 && said[0].contains("ignores init containers"), "{said:?}");
-    // A native sidecar may be one that the other webhook has made of a container.
+    // A native sidecar may be a container that the other webhook has moved.
     pod["spec"]["initContainers"] = json!([{"name": "i", "restartPolicy": "Always", "env": priority("3")}]);
     assert_eq!(warnings(&pod, Launch::Barrier).len(), 1);
     assert_eq!(warnings(&pod, Launch::Native), Vec::<String>::new());
@@ -196,9 +196,9 @@ fn a_barrier_somebody_else_wrote_is_replaced() {
     assert_eq!(keys, [Some("p_1".to_owned()), Some("p_0".to_owned())]);
     assert_eq!(map.as_deref(), Some("fake-barrier-zzzzz99999"));
     assert_eq!(again["metadata"]["annotations"], json!({}));
-    // A second call changes only the name: it is safe to call again after other webhooks.
+    // A second call changes only the name, so it is safe to call again after other webhooks.
     assert_eq!(admit(&first, SUFFIX, Launch::Barrier).expect("admitted").pod, first);
-    // A barrier without a reason is removed.
+    // A barrier is removed if the pod needs none.
     let env = json!([{"name": "KRUISE_CONTAINER_BARRIER", "value": "x"}]);
     let out = admitted(&pod(&[("a", env), ("b", Value::Null)]));
     assert_eq!(out.pod["spec"]["containers"][0]["env"], json!([]));
@@ -216,7 +216,7 @@ fn graphs_get_keys_of_their_own() {
         "{:?}",
         out.warnings
     );
-    // With launch priority as well, one key covers the gates of both.
+    // If there is a launch priority as well, one key covers both kinds of gates.
     pod["spec"]["containers"][1]["env"] = priority("5");
     let keys = barriers(&admitted(&pod).pod).0;
     assert_eq!(keys, [Some("g_app".to_owned()), None, Some("g_web".to_owned())]);
@@ -271,7 +271,8 @@ fn a_timeout_that_is_none_is_refused() {
 
 #[test]
 fn what_is_asked_for_in_excess_is_answered_in_time() {
-    // The API server waits five seconds; this is a debug build. Time of this thread on a processor: others may be busy.
+    // The API server waits five seconds, and this is a debug build. The test measures the processor time of
+    // this thread, because other threads may be busy.
     let spent = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime).tv_sec;
     let begun = spent();
     let many: Vec<Value> =
@@ -341,7 +342,8 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
         out.pod,
         "twice is once"
     );
-    // Not where the API server would refuse the pod, where nothing must change, or where exit codes count.
+    // This does not apply if the API server would refuse the pod, if nothing may change, or if exit codes
+    // count.
     assert_eq!(job_sidecars(&job, OwnRestartPolicies::Refused, Launch::Barrier).expect("admitted").pod, job);
     assert_eq!(
         [33, 34, 35, 40].map(OwnRestartPolicies::of_minor),
@@ -358,7 +360,8 @@ fn sidecars_of_pods_that_never_restart_are_restarted_when_they_crash() {
         job_sidecars(&on_failure, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod,
         on_failure
     );
-    // Where sidecars stop in an order only the last one: others that came back would break it.
+    // If sidecars stop in an order, only the last one gets a policy. Others would start again and break the
+    // order.
     let mut in_order = job.clone();
     in_order["metadata"]["annotations"] = json!({names::ORDERED: "Ordered"});
     let out = job_sidecars(&in_order, OwnRestartPolicies::Taken, Launch::Barrier).expect("admitted").pod;
@@ -476,7 +479,7 @@ fn refusals_quote_the_beginning_of_long_values_only() {
 
 #[test]
 fn a_pod_of_sidecars_only_is_refused() {
-    // ST-9: with levels none of them ever started; without, the pod never ended.
+    // ST-9: with levels, none of the containers would ever start. Without levels, the pod would never end.
     let kill = json!([{"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"}]);
     let mut all = ordered(pod(&[("a", kill.clone()), ("b", kill.clone())]), "Ordered");
     for policy in ["Never", "OnFailure"] {

@@ -1,4 +1,4 @@
-//! Sections 5.1 and 5.2.
+//! Barriers: sections 5.1 and 5.2 of the OpenKruise specification.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::key::{self, Opens};
 use crate::names;
 use crate::view::ObservedPod;
 
-/// Containers by name and level, `a=3 b d`; `R` the ready ones, `N` those with a status that are not.
+/// A pod with containers by name and level, such as `a=3 b d`. `ready` lists the ready ones, `not_ready`
+/// those with a status that are not ready.
 fn launching(containers: &str, ready: &str, not_ready: &str) -> ObservedPod {
     view(object(containers, ready, not_ready))
 }
@@ -44,7 +45,7 @@ fn run(view: &ObservedPod, map: &Map) -> Launch {
     decide(view, map, Memory::default(), NOW)
 }
 
-/// The keys in the ConfigMap after the steps, and whether the pod was marked completed.
+/// The keys in the ConfigMap after the steps, and whether the pod is marked as completed.
 fn after(view: &ObservedPod, map: &Map) -> (BTreeSet<String>, bool) {
     let mut held = match map {
         Map::Ours { keys } => keys.clone(),
@@ -82,7 +83,7 @@ fn keys_are_published_level_by_level() {
         let view = launching(containers, ready, not_ready);
         let (held, done) = after(&view, &ours(before));
         assert_eq!((&held, done), (&keys(after_keys), *completed), "{id}");
-        // Doing it twice changes nothing.
+        // A second reconciliation changes nothing.
         let again = Map::Ours { keys: held.clone() };
         assert_eq!(after(&view, &again).0, held, "{id} twice");
         // LP-29: a lost ConfigMap is created again with every due key.
@@ -109,7 +110,7 @@ fn only_pods_with_something_to_do_are_written() {
         let published = launch.steps.iter().any(|s| matches!(s, BarrierStep::Publish { .. }));
         assert_eq!(published, *publishes, "{id}: {launch:?}");
     }
-    // LP-U-15, LP-U-16: nothing more once the pod is marked.
+    // LP-U-15, LP-U-16: nothing more is published once the pod is marked.
     let mut object = object(P6, "a b c f", "");
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     assert_eq!(run(&view(object), &ours("5 3 0 -1")), Launch::default());
@@ -212,7 +213,8 @@ fn only_a_barrier_of_this_pod_is_ever_written() {
             "{bad}: {steps:?}"
         );
     }
-    // LP-31, KD8: the ConfigMap of an earlier pod of the name is replaced, a foreign one is left alone.
+    // LP-31, KD8: the ConfigMap of an earlier pod of the same name is replaced, and a foreign one is left
+    // alone.
     let view = launching("a=1 b=0", "", "");
     let replaced = run(&view, &Map::OfPredecessor).steps;
     assert!(
@@ -237,7 +239,7 @@ fn publishing_wakes_the_kubelet() {
     let launch = run(&view, &ours("1"));
     let published = BarrierStep::Publish { map: "pod-barrier".to_owned(), keys: keys("0") };
     assert_eq!(launch.steps, [published, BarrierStep::Annotate { completed: true }]);
-    // What is being written is not written again, unless it does not show.
+    // The mark is not written twice, unless it does not appear in the pod.
     let marking = |ago| {
         let at = Some(NOW - ago);
         decide(&view, &ours("1 0"), Memory { woken_at: at, completed_at: at, ..Memory::default() }, NOW)
@@ -245,7 +247,7 @@ fn publishing_wakes_the_kubelet() {
     assert_eq!(marking(100).steps, []);
     assert_eq!(marking(100).again, Some(NOW + 400));
     assert_eq!(marking(5_000).steps, [BarrierStep::Annotate { completed: true }]);
-    // The kubelet saw the annotation before the key: it is woken again, later and later, and not for ever.
+    // The kubelet saw the annotation before the key. It is woken again, with increasing delays and a limit.
     object["metadata"]["annotations"] = json!({names::COMPLETED: "true"});
     let view = super::view(object.clone());
     let woken = |wakes, ago| {
@@ -283,7 +285,7 @@ fn a_level_is_passed_by_completion_and_ended_by_failure() {
     let message =
         "container `b` waits for `a`, which failed with code 3 and will not be restarted".to_owned();
     assert_eq!(failed.steps, [BarrierStep::Fail { message }]);
-    // It was ready before: the container has been let through, and is about to start.
+    // The container it waits for was ready before. So its key was published, and it is about to start.
     let let_through = run(&ended("Never", "3"), &ours("1 0"));
     assert!(
         !let_through.steps.iter().any(|step| matches!(step, BarrierStep::Fail { .. })),
@@ -324,7 +326,7 @@ fn keys_of_containers_that_ran_come_back_at_any_time() {
 
 #[test]
 fn a_chain_of_levels_is_followed_to_its_end() {
-    // The kubelet tries the containers in their order, which is not what they wait for.
+    // The kubelet tries the containers in list order, which differs from their waiting order.
     let view = launching("c=0 b=1 a=2", "", "a");
     let told = |name: &str| {
         let i = view.plan.containers.iter().position(|c| c.name == name).expect("a container");
@@ -356,11 +358,11 @@ fn a_launch_that_hangs_says_for_whom() {
         "{launch:?}"
     );
     assert!(launch.steps.iter().any(|s| matches!(s, BarrierStep::Event { reason: "LaunchTimeout", .. })));
-    // Reported once.
+    // The delay is reported once.
     object["status"]["conditions"] =
         json!([{"type": names::LAUNCHED, "status": "False", "message": message}]);
     assert_eq!(run(&view(object.clone()), &ours("1")).steps, []);
-    // Another reason is written down, without another event; another number is not.
+    // A new reason is written without another event. A new number is not written.
     let waiting = |reason: &str| {
         let mut other = object.clone();
         other["status"]["containerStatuses"][0]["state"] =
@@ -374,7 +376,7 @@ fn a_launch_that_hangs_says_for_whom() {
     again["status"]["conditions"] =
         json!([{"type": names::LAUNCHED, "status": "False", "message": message.replace("10s", "20s")}]);
     assert_eq!(run(&view(again), &ours("1")).steps, []);
-    // It is also said where the barrier cannot be made.
+    // The delay is also reported if the barrier cannot be created.
     let mut blocked = object.clone();
     blocked["status"]["conditions"] = json!([]);
     for map in [Map::Missing, Map::Foreign] {
@@ -384,7 +386,7 @@ fn a_launch_that_hangs_says_for_whom() {
             "{map:?}: {steps:?}"
         );
     }
-    // And withdrawn.
+    // The report is withdrawn when the wait is over.
     object["status"]["containerStatuses"] = json!([status("a", "ready")]);
     let steps = run(&view(object.clone()), &ours("1")).steps;
     assert!(steps.iter().any(|s| matches!(s, BarrierStep::Condition { is_true: true, .. })), "{steps:?}");
@@ -444,7 +446,8 @@ fn what_does_not_use_the_operator_is_not_even_kept() {
     assert!(ObservedPod::of_served(&marked, NOW).is_none(), "ST-6: restartPolicy Always");
 }
 
-/// A Job with the sidecars `a` and `b`, of which `b` starts once `a` has started, as the kubelet reports it.
+/// A Job with the sidecars `a` and `b`. `b` starts once `a` has started. The arguments are states that the
+/// kubelet reports.
 fn job_with_sidecars(main: &str, a: &str, b: &str) -> ObservedPod {
     let marked = |name: &str, key: &str| {
         let kill = json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "true"});
@@ -468,7 +471,8 @@ fn job_with_sidecars(main: &str, a: &str, b: &str) -> ObservedPod {
 fn no_sidecar_starts_once_the_mains_are_done() {
     let held = |names: &str| Map::Ours { keys: names.split_whitespace().map(|n| format!("g_{n}")).collect() };
     let refused = "waiting:CreateContainerConfigError";
-    // The kubelet's reports in the order of a busy node: that `a` has started comes together with the end of `main`.
+    // The kubelet's reports in the order of a busy node: the start of `a` is reported together with the end
+    // of `main`.
     let early = job_with_sidecars("waiting:ContainerCreating", "waiting:ContainerCreating", refused);
     assert_eq!(run(&early, &held("main a")).steps, []);
     let late = job_with_sidecars("0", "running", refused);
@@ -478,7 +482,8 @@ fn no_sidecar_starts_once_the_mains_are_done() {
     let keys = BTreeSet::from(["g_b".to_owned()]);
     assert_eq!(launch.steps, [BarrierStep::Withdraw { map: "pod-barrier".to_owned(), keys }]);
     assert_eq!(run(&late, &held("main a")), Launch::default(), "once");
-    // Those that have run keep their keys: a crash restarts them, also if the ConfigMap is lost.
+    // Containers that have run keep their keys, because a crash restarts them. This also holds if the
+    // ConfigMap is lost.
     let both = job_with_sidecars("0", "running", "143");
     assert_eq!(run(&both, &held("main a b")), Launch::default());
     let keys: BTreeSet<String> = ["g_a", "g_b", "g_main"].map(str::to_owned).into();
@@ -486,10 +491,10 @@ fn no_sidecar_starts_once_the_mains_are_done() {
         run(&both, &Map::Missing).steps,
         [BarrierStep::Create { map: "pod-barrier".to_owned(), keys }]
     );
-    // `b` waits for what can no longer happen: that does not matter any more, and the pod has not failed.
+    // `b` waits for something that can no longer happen. This no longer matters, and the pod has not failed.
     let hopeless = job_with_sidecars("0", "3", refused);
     assert_eq!(run(&hopeless, &held("main a")), Launch::default());
-    // While a main runs `b` starts.
+    // While a main runs, `b` starts.
     let running = job_with_sidecars("running", "running", refused);
     assert!(matches!(&run(&running, &held("main a")).steps[0], BarrierStep::Publish { .. }));
 }

@@ -1,4 +1,4 @@
-//! Section 5.12.
+//! Conversion of requests: section 5.12 of the OpenKruise specification.
 
 use serde_json::{Value, json};
 

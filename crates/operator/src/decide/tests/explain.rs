@@ -77,7 +77,7 @@ fn a_key_that_was_just_published_is_no_longer_missed() {
     for (message, line) in [
         ("couldn't find key p_0 in ConfigMap ns/pod-barrier", "main|0|open|about to start"),
         ("configmap \"pod-barrier\" not found", "main|0|open|about to start"),
-        // Another one.
+        // Another object is missing, so its reason is still shown.
         (
             "secret \"key\" not found",
             "main|0|open|waits: CreateContainerConfigError: secret \"key\" not found",
@@ -139,7 +139,7 @@ fn of_several_that_wait_the_first_to_start_is_next() {
     );
     assert_eq!(explain::next_start(&view, &["g_db".to_owned(), "g_app".to_owned()].into()), None);
     assert_eq!(explained(chain, &none, &[]).1, "`db` starts once `net` is ready");
-    // A pod's status does not tell whether a probe has failed or was not tried yet.
+    // A pod's status does not say whether a probe has failed or was not tried yet.
     let mut running = levels(json!([status("sidecar", "running")]));
     running["status"]["containerStatuses"][0]["ready"] = json!(false);
     running["spec"]["containers"][1]["readinessProbe"] = json!({"exec": {"command": ["true"]}});
@@ -148,7 +148,8 @@ fn of_several_that_wait_the_first_to_start_is_next() {
         first.contains("`sidecar` to be ready: readiness probe has not succeeded yet; waiting"),
         "{first}"
     );
-    // A key that was published stays so, and its container starts, even if the one it has waited for is no longer ready.
+    // A published key stays published. Its container starts even if the one it has waited for is no longer
+    // ready.
     let both = Map::Ours { keys: ["p_1".to_owned(), "p_0".to_owned()].into() };
     let (lines, next) = explained(
         levels(json!([status("main", "waiting:ContainerCreating"), status("sidecar", "not-ready")])),
@@ -157,7 +158,7 @@ fn of_several_that_wait_the_first_to_start_is_next() {
     );
     assert_eq!(lines[0], "main|0|open|waits: ContainerCreating");
     assert_eq!(next, "nothing: every container may start");
-    // A key that is due and cannot be published.
+    // A key is due and cannot be published.
     let one = Map::Ours { keys: ["p_1".to_owned()].into() };
     let ready =
         levels(json!([status("main", "waiting:CreateContainerConfigError"), status("sidecar", "ready")]));
@@ -215,7 +216,7 @@ fn hooks_are_told_from_startup_probes() {
         )
         .0
     };
-    // The kubelet reports a container when its hook has ended.
+    // The kubelet reports a container as running when its hook has ended.
     assert_eq!(
         of(status("first", "waiting:PodInitializing"))[0],
         "first|||about to start, or in its postStart hook"

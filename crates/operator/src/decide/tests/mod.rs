@@ -1,5 +1,5 @@
-//! The rows of the OpenKruise specification, by their ids. Tests for rows where we differ cite the
-//! deviation's id.
+//! The rows of the OpenKruise specification, by their ids. A test for a row from which we deviate cites the
+//! id of the deviation.
 
 mod admit;
 mod barrier;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::view::ObservedPod;
 
-/// The time of the tests.
+/// The current time in the tests.
 const NOW: Time = Time(1_700_000_100_000);
 
 fn pod(object: Value) -> Pod {

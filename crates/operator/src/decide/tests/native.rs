@@ -29,7 +29,7 @@ fn sidecars_become_native() {
     copy["metadata"]["annotations"] = pod["metadata"]["annotations"].clone();
     assert_eq!(admitted(&copy).pod, copy, "native sidecars stay so");
     assert_eq!(out["spec"]["somethingNew"], json!({"kept": true}), "what is not known here stays");
-    // As offline: with a startupProbe of its own, nothing would wait until it is ready.
+    // As in `outrigger run`: with its own startupProbe, nothing would wait until it is ready.
     let mut both = pod.clone();
     for c in
         both["spec"]["containers"].as_array_mut().expect("a list").iter_mut().filter(|c| c["name"] == "proxy")
@@ -46,7 +46,7 @@ fn sidecars_become_native() {
         assert_eq!(refusal.code, 422);
         assert!(refusal.message.contains(expected), "{refusal}");
     }
-    // What an author writes does not control a terminal, nor colour what is said.
+    // Text of an author must not control or colour the terminal.
     pod["metadata"]["annotations"] = json!({names::SIDECARS: "a\u{1b}[31m\u{202e}"});
     let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("no such container");
     assert!(refusal.message.contains("`a\\u001b[31m\\u202e`"), "{refusal}");
@@ -87,7 +87,7 @@ fn probes_with_the_values_an_api_server_fills_in_are_the_same() {
         let mut named = pod.clone();
         named["metadata"]["annotations"] = json!({names::SIDECARS: "proxy"});
         assert_eq!(names_in(&admitted(&named).pod, "initContainers"), ["proxy"], "{probe}");
-        // A startup probe passes after one success, so it would not do.
+        // A startup probe passes after one success, so it cannot replace this readiness probe.
         pod["spec"]["containers"][1]["readinessProbe"]["successThreshold"] = json!(2);
         named["spec"] = pod["spec"].clone();
         let out = admit(&pod, SUFFIX, Launch::Native).expect("admitted").pod;
@@ -109,7 +109,7 @@ fn native_sidecars_start_in_the_order_they_depend_on_each_other() {
     };
     assert_eq!(names("initContainers"), ["dns", "proxy", "log"]);
     assert_eq!(names("containers"), ["main"]);
-    // In a circle, what the author wrote is named.
+    // In a cycle, the message names what the author wrote.
     pod["metadata"]["annotations"][names::DEPENDS_ON] = json!("log: main ready");
     let refusal = admit(&pod, SUFFIX, Launch::Barrier).expect_err("the main waits for its sidecars");
     assert!(!refusal.message.contains("initContainers"), "{refusal}");
@@ -134,7 +134,7 @@ fn native_sidecars_keep_their_hooks_and_probes() {
         "{:?}",
         out.warnings
     );
-    // Containers that were moved are a change that kubectl apply refuses to make.
+    // Moved containers are a change that kubectl apply refuses to make.
     let is_told = |pod: &Value| {
         admitted(pod).warnings.iter().any(|w| w.contains("kubectl apply cannot be called again"))
     };
@@ -143,7 +143,8 @@ fn native_sidecars_keep_their_hooks_and_probes() {
     applied["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!("{}");
     assert!(is_told(&applied));
     assert!(!is_told(&admitted(&applied).pod), "nothing is moved any more");
-    // One that tests less: nothing would wait until it is ready.
+    // This startup probe tests less than the readiness probe, so nothing would wait until the container is
+    // ready.
     pod["spec"]["containers"][1]["startupProbe"] = json!({"exec": {"command": ["true"]}});
     assert!(admit(&pod, SUFFIX, Launch::Barrier).is_err_and(|refusal| refusal.message.contains("not ready")));
 }
@@ -159,7 +160,7 @@ fn priorities_order_the_others_and_sidecars_among_each_other() {
     assert_eq!(names_in(&admitted(&pod).pod, "initContainers"), ["proxy", "log"]);
 }
 
-/// A pod that a controller has made.
+/// A pod that a controller has created.
 fn controlled(containers: &[(&str, Value)]) -> Value {
     let mut pod = pod(containers);
     pod["metadata"]["ownerReferences"] =
@@ -199,7 +200,7 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
         assert_eq!(names_in(&out.pod, "initContainers"), inits, "{what}");
         assert_eq!(names_in(&out.pod, "containers"), mains, "{what}");
         assert!(barriers(&out.pod).0.iter().all(Option::is_none), "{what}");
-        // LP-4: under `Ordered` a priority is ignored, wherever its container is now.
+        // LP-4: under `Ordered`, a priority is ignored in every list.
         let is_expected = |warning: &String| warning.contains("this priority is ignored");
         let is_ordered = pod["metadata"]["annotations"][names::ORDERED] == "Ordered";
         assert!(inits.is_empty() || out.warnings.iter().all(is_expected), "{what}: {:?}", out.warnings);
@@ -218,7 +219,8 @@ fn higher_levels_become_native_sidecars_where_the_operator_was_told_to() {
             assert_eq!(c["restartPolicy"], "Always", "{what}");
         }
     }
-    // The next level waits until it is ready. The kubelet runs startup probes when a period has passed, so that is short.
+    // The next level waits until the sidecar is ready. The kubelet runs a startup probe only after one
+    // period, so the period is short.
     let out = native(&probed).pod;
     let startup = json!({"exec": probe["exec"], "periodSeconds": 1, "failureThreshold": 600});
     assert_eq!(out["spec"]["initContainers"][1]["startupProbe"], startup);
@@ -239,7 +241,7 @@ fn a_container_that_another_webhook_adds_later_gets_its_place() {
     assert_eq!(names_in(&pod, "initContainers"), ["own", "high", "added", "low"]);
     assert_eq!(names_in(&pod, "containers"), ["main"]);
     assert_eq!(pod["spec"]["initContainers"][3]["env"], priority("1"), "what its author wrote stays");
-    // A probe that another webhook adds is waited for, too.
+    // A probe that another webhook adds is waited for as well.
     let mut pod = pod;
     let probe = json!({"exec": {"command": ["test", "-e", "/ready"]}});
     pod["spec"]["initContainers"][0]["readinessProbe"] = probe.clone();
@@ -335,7 +337,7 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
                 }
             }),
         ),
-        // The author's choice for one pod.
+        // The author's choice for a single pod.
         ("no sidecars", with(|pod, _| pod["metadata"]["annotations"] = json!({names::SIDECARS: ""}))),
     ];
     for (what, pod) in rows {
@@ -343,7 +345,7 @@ fn levels_that_native_sidecars_cannot_have_get_a_barrier() {
         assert!(barriers(&barrier.pod).1.is_some(), "{what}");
         assert_eq!(admit(&pod, SUFFIX, Launch::Native), Ok(barrier), "{what}");
     }
-    // What is refused is refused with the same words.
+    // A refused pod gets the same message.
     let bad = pod(&[("main", Value::Null), ("proxy", priority("x"))]);
     assert_eq!(admit(&bad, SUFFIX, Launch::Native), admit(&bad, SUFFIX, Launch::Barrier));
 }

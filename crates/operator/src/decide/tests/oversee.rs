@@ -1,4 +1,4 @@
-//! Section 5.11: the operator's part in a request.
+//! The operator's part of a request: section 5.11 of the OpenKruise specification.
 
 use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ fn every_request_gets_a_verdict() {
     assert_eq!(verdict(&request(|_| {}), Some(&other)), "pod has gone", "CRR-C-14");
     let deleting = view("Always", "ready", |p| p["metadata"]["deletionTimestamp"] = json!(CREATED));
     assert_eq!(verdict(&request(|_| {}), Some(&deleting)), "pod has gone", "CRR-C-14");
-    // CRR-22: checked again in time.
+    // CRR-22: the request is checked again in time.
     let fresh = request(|r| r["status"]["phase"] = json!(""));
     assert_eq!(decide(&fresh, Some(&live), NOW).again, Some(NOW + 51_000));
 }
@@ -111,7 +111,7 @@ fn an_agent_that_does_not_answer_is_reported() {
 
 #[test]
 fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
-    // KD3, KD17: in every phase, and the reason for waiting is reported.
+    // KD3, KD17: the request ends in every phase, and the reason for waiting is reported.
     let live = view("Always", "ready", |_| {});
     let ask = |phase: &str, since: Time| {
         let request = request(|r| {
@@ -144,7 +144,7 @@ fn an_agent_that_is_not_there_is_waited_for_in_vain_for_a_while() {
     for phase in ["Pending", "Recreating"] {
         assert_eq!(old(phase), "the agent of node n has gone", "{phase}");
     }
-    // An agent that exists has as long as the request allows.
+    // An existing agent has as much time as the request allows.
     let begun = request(|r| r["metadata"]["creationTimestamp"] = json!("2023-11-14T22:12:00Z"));
     let steps = crate::decide::oversee::decide(&begun, Some(&live), Agent::Ready, NOW).steps;
     assert!(!steps.iter().any(|s| matches!(s, OverseeStep::Complete { .. })), "{steps:?}");
@@ -189,7 +189,7 @@ fn a_pod_that_has_ended_is_a_result() {
         let open = request(|r| r["status"]["containerRecreateStates"] = states.clone());
         assert_eq!(verdict(&open, Some(&over)), "pod pod is over: its phase is Succeeded");
     }
-    // What is only to be stopped may run on in such a pod.
+    // A container that must only be stopped may still run in such a pod.
     let stop = request(|r| r["spec"]["strategy"] = json!({"action": "Stop"}));
     assert!(!steps(&stop, Some(&over)).iter().any(|s| matches!(s, OverseeStep::Complete { .. })));
 }
@@ -214,7 +214,7 @@ fn a_request_that_waits_for_the_result_is_told() {
 
 #[test]
 fn the_snapshot_is_of_new_instances_only() {
-    // CRR-C-09: by instance; a clock that is behind does not matter (issue 895 of Kruise)
+    // CRR-C-09: instances are compared, so a slow clock does not matter (issue 895 of Kruise).
     let live = view("Always", "ready", |p| p["status"]["containerStatuses"][0]["restartCount"] = json!(1));
     let found = steps(&request(|_| {}), Some(&live));
     let [OverseeStep::Snapshot(snapshot)] = found.as_slice() else { panic!("{found:?}") };
@@ -223,7 +223,7 @@ fn the_snapshot_is_of_new_instances_only() {
         (snapshot[0].name.as_str(), snapshot[0].container_id.as_str(), snapshot[0].ready),
         ("app", "containerd://app-0", true)
     );
-    // Written only when it differs, and an empty one does not clear it.
+    // The snapshot is written only if it differs, and an empty one does not clear it.
     let holding = |held: Value| request(move |r| r["status"]["containerStatusSnapshot"] = held.clone());
     let stored = holding(serde_json::to_value(snapshot).expect("json"));
     assert_eq!(steps(&stored, Some(&live)), [], "CRR-C-02");
@@ -321,7 +321,7 @@ fn finished_requests_are_tidied_away() {
 
 #[test]
 fn a_request_that_is_no_longer_active_gets_a_verdict() {
-    // KD1: no agent watches it any more.
+    // KD1: an agent no longer watches it.
     let pod = view("Always", "ready", |_| {});
     let request = request(|object| object["metadata"]["labels"] = json!({names::CRR_POD_UID: "u"}));
     assert!(verdict(&request, Some(&pod)).contains("was removed, so no agent serves it"));
@@ -329,7 +329,8 @@ fn a_request_that_is_no_longer_active_gets_a_verdict() {
 
 #[test]
 fn a_deadline_never_ends_early() {
-    // The API server keeps full seconds: the request may be up to a second younger than its creation time says.
+    // The API server stores full seconds, so the request may be up to a second younger than its creation time
+    // says.
     let live = view("Always", "ready", |_| {});
     let request = request(|r| r["spec"]["activeDeadlineSeconds"] = json!(4));
     let created = NOW - 10_000;
@@ -344,7 +345,7 @@ fn a_deadline_never_ends_early() {
 
 #[test]
 fn sidecars_that_end_with_their_pod_have_not_failed() {
-    // A Job that is deleted at completion, or has a short TTL.
+    // A Job is deleted at completion, or has a short TTL.
     let of_terminator = request(|r| {
         r["metadata"]["name"] = json!("sidecar-termination-u");
         r["spec"]["strategy"] = json!({"action": "Stop"});
@@ -354,7 +355,7 @@ fn sidecars_that_end_with_their_pod_have_not_failed() {
     let [OverseeStep::Complete { states, message }] = found.as_slice() else { panic!("{found:?}") };
     assert!(states.len() == 2 && states.iter().all(|s| s.phase == Progress::Succeeded), "{states:?}");
     assert_eq!(message, "");
-    // A request of a user asked for something that did not happen.
+    // A user's request asked for something that did not happen.
     let of_user = request(|r| r["spec"]["strategy"] = json!({"action": "Stop"}));
     assert_eq!(verdict(&of_user, None), "pod has gone", "CRR-19");
 }

@@ -1,4 +1,4 @@
-//! Section 5.10.
+//! Validation of requests: section 5.10 of the OpenKruise specification.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -81,7 +81,8 @@ fn requests_in_order_are_completed() {
                 .expect("in order");
         assert_eq!(out["metadata"]["labels"]["type"], "virtual-kubelet");
     }
-    // KD15: a hook that sleeps is kept; ports only go with HTTP. KD16: native sidecars too.
+    // KD15: a hook that sleeps is kept, and ports are copied only for HTTP hooks. KD16: native sidecars are
+    // allowed, too.
     let spec = json!({"podName": "pod-0", "containers": [{"name": "naps"}, {"name": "mesh"}]});
     let out = try_create(spec, Some(&pod()), Some(Node::Machine)).expect("in order");
     assert_eq!(out["spec"]["containers"][0]["preStop"], json!({"sleep": {"seconds": 3}}));
@@ -193,7 +194,7 @@ fn what_was_asked_for_does_not_change() {
                 .map_err(|r| r.code)
         };
         assert_eq!(changed(&|_| {}), Ok(()));
-        // kubectl apply, and replace, of the manifest it was made from: without what was filled in.
+        // kubectl apply or replace with the original manifest, which does not have the filled-in fields.
         let as_written = request(version, app())["spec"].clone();
         assert_eq!(changed(&|r| r["spec"]["containers"] = as_written["containers"].clone()), Ok(()));
         assert_eq!(changed(&|r| r["spec"] = as_written.clone()), Ok(()));
@@ -257,7 +258,7 @@ fn requests_of_the_operator_are_its_own() {
     assert_eq!(code(&made("mine", "p"), Author::User), Ok(()));
     let long = check_names(&made("mine", &"x/".repeat(50_000)), Author::User).expect_err("not a name");
     assert!(long.code == 400 && long.message.len() < 200, "{long}");
-    // Changes that would make a request of the operator as good as gone.
+    // These changes would make a request of the operator ineffective.
     let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u-1"});
     let old = json!({
         "metadata": {"name": "sidecar-termination-u-1", "ownerReferences": [owner], "labels": {names::CRR_ACTIVE: "true"},

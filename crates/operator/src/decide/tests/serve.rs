@@ -1,4 +1,4 @@
-//! Section 5.13: the agent.
+//! The agent's part of a request: section 5.13 of the OpenKruise specification.
 
 use outrigger_lifecycle::Time;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ fn next(request: &Request, instances: &[Instance]) -> ServeStep {
     step(request, &["containerd"], instances, seen, NOW)
 }
 
-/// The states that the next step stores, or else the stored ones.
+/// The states that the next step stores, or the stored ones if it stores none.
 fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
     match next(request, instances) {
         ServeStep::Store { states, .. } | ServeStep::Complete { states, .. } => states,
@@ -56,7 +56,7 @@ fn states(request: &Request, instances: &[Instance]) -> Vec<RecreateState> {
     }
 }
 
-/// Takes steps until the agent would wait, stopping containers with `stop`; returns the stopped ones.
+/// Takes steps until the agent would wait. Stops containers with `stop` and returns the stopped ones.
 fn drive(
     request: &mut Request,
     instances: &mut [Instance],
@@ -130,7 +130,7 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
         "CRR-D-24, row e"
     );
     assert_eq!(state(json!({}), none(), none(), &[running("a", 0)]).0, Progress::Pending, "CRR-D-25, row f");
-    // CRR-E-01: it must have run longer than requested; checked again at that time.
+    // CRR-E-01: the container must have run longer than requested. It is checked again at that time.
     let slow = request(
         json!({"minStartedSeconds": 12}),
         &["a"],
@@ -142,11 +142,11 @@ fn the_state_of_a_container_is_the_first_row_that_holds() {
 
 #[test]
 fn containers_are_stopped_one_after_the_other() {
-    // CRR-D-26, CRR-39: no wait for readiness between them.
+    // CRR-D-26, CRR-39: there is no wait for readiness between them.
     let mut both = request(json!({}), &["a", "b"], json!([]), json!([]));
     let (kills, rest) = drive(&mut both, &mut [running("a", 0), running("b", 0)], |_| Ok(()));
     assert_eq!((kills, rest), (vec!["a-0".to_owned(), "b-0".to_owned()], ServeStep::Wait { ms: None }));
-    // CRR-D-27: ordered, the second waits until the first has succeeded.
+    // CRR-D-27: with an order, the second one waits until the first has succeeded.
     let mut ordered = request(json!({"orderedRecreate": true}), &["a", "b"], json!([]), json!([]));
     let mut instances = vec![running("a", 0), running("b", 0)];
     assert_eq!(drive(&mut ordered, &mut instances, |_| Ok(())).0, ["a-0"]);
@@ -175,9 +175,9 @@ fn a_stop_that_fails_ends_the_request_or_not() {
 fn hook_and_stop_share_the_grace() {
     assert_eq!((hook_seconds(30), stop_seconds(30, None, 8_000)), (30, 22), "CRR-D-29");
     assert_eq!((hook_seconds(3), stop_seconds(3, None, 3_000)), (3, 2), "CRR-D-30");
-    // Kruise allows 2 s here; KD15: a grace period of 0 is 0.
+    // Kruise allows 2 s here. KD15: a grace period of 0 means 0.
     assert_eq!((hook_seconds(0), stop_seconds(0, None, 0)), (0, 0), "CRR-D-31");
-    // KD7: a container's own limit counts from its signal, and only shortens.
+    // KD7: a container's own limit counts from its stop signal and can only shorten the time.
     assert_eq!(
         [stop_seconds(30, Some(5), 0), stop_seconds(30, Some(5), 28_000), stop_seconds(30, Some(60), 0)],
         [5, 2, 30]
@@ -244,7 +244,7 @@ fn force_stops_once_whatever_happens_to_the_agent() {
     assert_eq!(kills, ["a-1"], "killed, though its id has changed");
     instances.push(running("a", 2));
     assert_eq!(drive(&mut forced, &mut instances, |_| Ok(())).0, Vec::<String>::new(), "once");
-    // The agent crashes between the stop and recording it: the id was recorded before.
+    // The agent crashes between the stop and its record. The id was recorded before.
     let mut crashed = request(json!({"forceRecreate": true}), &["a"], json!([]), json!([]));
     let before = [running("a", 0)];
     while let ServeStep::Store { states, .. } = next(&crashed, &before) {
@@ -265,20 +265,21 @@ fn a_hook_is_run_once_whatever_happens_to_the_agent() {
     }
     let id = "a-0".to_owned();
     assert_eq!(next(&hooked, &instances), ServeStep::Hook { index: 0, id: id.clone() });
-    // Recorded before it is run: an agent that takes over does not know how far it got, and does not run it again.
+    // The hook is recorded before it runs. An agent that takes over does not know how far it got, so it does
+    // not run it again.
     let mut killed_in_it = hooked.clone();
     killed_in_it.status.container_recreate_states = hook_begun(&hooked, 0, &id);
     let ServeStep::Store { states, .. } = next(&killed_in_it, &instances) else { panic!("run again") };
     assert!(states[0].pre_stop_error.contains("not known"), "which is said: {states:?}");
     killed_in_it.status.container_recreate_states = states;
     assert_eq!(next(&killed_in_it, &instances), ServeStep::Kill { index: 0, id: id.clone() });
-    // Recorded before the stop: an agent that takes over continues from there.
+    // The end of the hook is recorded before the stop. An agent that takes over continues from there.
     let failed = hook_done(&hooked, 0, &id, &Err("exit code 7".to_owned()));
     assert!(
         failed[0].pre_stop_done && failed[0].pre_stop_error == "exit code 7",
         "CRR-40: it is reported, and stopped"
     );
-    // The cause is at the end of a long one.
+    // The cause is at the end of a long message.
     let long = format!("failed to exec: {}: no such file", "runc: ".repeat(100));
     let error = &hook_done(&hooked, 0, &id, &Err(long))[0].pre_stop_error;
     assert!(error.starts_with("failed to exec: ") && error.ends_with(": no such file"), "{error}");
@@ -316,7 +317,8 @@ fn the_last_container_waits_for_the_pods_result() {
 
 #[test]
 fn containers_without_an_order_wait_for_the_result_together() {
-    // KD4: the kubelet would restart the first while the hook of the second runs, and a Job counts restarts.
+    // KD4: the kubelet would restart the first one while the hook of the second runs, and a Job counts
+    // restarts.
     let mut stop = request(json!({"action": "Stop"}), &["a", "b"], json!([]), json!([]));
     stop.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
     for c in &mut stop.spec.containers {
@@ -337,7 +339,7 @@ fn containers_without_an_order_wait_for_the_result_together() {
     let (kills, rest) = drive(&mut stop, &mut instances, |_| Ok(()));
     assert_eq!(kills, ["a-0", "b-0"]);
     assert!(matches!(rest, ServeStep::Complete { .. }), "{rest:?}");
-    // A request of a user stops one at a time.
+    // A user's request stops one container at a time.
     let user = request(json!({}), &["a", "b"], json!([]), json!([]));
     assert_eq!(stopped_together(&user, 0, "a-0"), [(0, "a-0".to_owned())]);
 }
@@ -354,7 +356,7 @@ fn a_stop_is_done_when_the_container_is_gone() {
 
 #[test]
 fn the_unready_grace_is_waited_for() {
-    // CRR-34, CRR-E-07: by the agent's own clock only (KD2)
+    // CRR-34, CRR-E-07: only the agent's own clock counts (KD2).
     let mut request = request(json!({"unreadyGracePeriodSeconds": 5}), &["a"], json!([]), json!([]));
     assert_eq!(next(&request, &[running("a", 0)]), ServeStep::Wait { ms: None });
     let condition = json!([{"type": "PreRecreateGrace", "status": "True", "reason": "", "message": "", "lastTransitionTime": "1999-01-01T00:00:00Z"}]);
@@ -380,7 +382,7 @@ fn work_begins_with_saying_so() {
     let ServeStep::Store { phase: "Recreating", states } = next(&request, &[running("a", 0)]) else {
         panic!("it must be said")
     };
-    // With what is stopped first: the container waits for one write, not for three.
+    // The same write records what is stopped first, so that the container waits for one write, not for three.
     assert_eq!((states[0].phase, states[0].killed_container_id.as_str()), (Progress::Pending, "a-0"));
     request.status.phase = "Recreating".to_owned();
     request.status.container_recreate_states = states;
@@ -394,7 +396,7 @@ fn work_begins_with_saying_so() {
 
 #[test]
 fn a_stop_whose_hook_has_run_is_finished_after_a_verdict() {
-    // CRR-E-05; KD5: not where the exit code could become the result of the pod.
+    // CRR-E-05. KD5: this does not apply if the exit code could become the result of the pod.
     let mut request = request(json!({}), &["app"], json!([]), json!([]));
     assert!(stops_after_verdict(&request));
     request.metadata.annotations = Some([(names::CRR_RESULT_FIRST.to_owned(), "true".to_owned())].into());
@@ -415,7 +417,7 @@ fn the_kubelet_has_time_to_see_the_result_before_the_last_stop() {
         request.status.conditions = serde_json::from_value(condition).expect("a condition");
         assert_eq!(at(&request, Some(NOW - 100)), ServeStep::Wait { ms: Some(900) });
         assert_eq!(at(&request, Some(NOW - 1_000)), ServeStep::Kill { index: 0, id: "a-0".to_owned() });
-        // Where it came at once the kubelet has heard of it too: the sidecar is told to stop now.
+        // If the result came at once, the kubelet knows it too, and the sidecar is stopped now.
         let after = |ms: u64| {
             let seen = Seen { asked: Some(NOW - ms), result: Some(NOW), ..Seen::default() };
             step(&request, &["containerd"], &[running("a", 0)], seen, NOW)

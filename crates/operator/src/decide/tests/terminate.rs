@@ -1,4 +1,4 @@
-//! Sections 5.5 to 5.8.
+//! Stopping sidecars: sections 5.5 to 5.8 of the OpenKruise specification.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::decide::terminate::{
 };
 use crate::view::ObservedPod;
 
-/// `kill`, `image`, `ignore`: the envs of a sidecar.
+/// The envs of a sidecar with these marks: `kill`, `image`, `ignore`.
 fn envs(marks: &str) -> Value {
     let env = |mark: &str| match mark {
         "kill" => json!({"name": "KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "value": "TRUE"}),
@@ -20,7 +20,7 @@ fn envs(marks: &str) -> Value {
     marks.split_whitespace().map(env).collect()
 }
 
-/// Containers: name, marks, state ("" for no status).
+/// A pod. Containers have a name, marks and a state ("" for no status).
 fn object(policy: &str, phase: &str, containers: &[(&str, &str, &str)]) -> Value {
     let list: Vec<Value> = containers
         .iter()
@@ -224,7 +224,7 @@ fn images_are_replaced_on_virtual_nodes() {
         assert_eq!(swapped.unwrap_or(0), *swaps, "{id}: {steps:?}");
         assert_eq!(stopped(&steps), Vec::<String>::new(), "{id}: no request on a virtual node");
     }
-    // Once replaced, it is waited for and not replaced again.
+    // After its image was replaced, it is waited for and not replaced again.
     let mut object = object("Never", "Running", &[("main", "", "0"), ("s", "image", "running")]);
     object["spec"]["containers"][1]["image"] = json!("exit:1");
     let view = ObservedPod::always(&pod(object), NOW).expect("a pod");
@@ -283,7 +283,8 @@ fn marks_decide_how_a_sidecar_is_ended() {
 
 #[test]
 fn sidecars_with_an_image_only_are_stopped_by_an_agent() {
-    // Replacing the image of one while another is stopped made the exit code of one of them the pod's result.
+    // If the image of one is replaced while another is stopped, the exit code of one of them can become the
+    // pod's result.
     let containers = [("main", "", "0"), ("s", "kill", "running"), ("w", "image", "running")];
     for policy in ["Never", "OnFailure"] {
         let steps = decide(&view(policy, "Running", &containers), Node::Machine, &[], NOW);
@@ -310,9 +311,9 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
     let first = past(1, true, &[("s", "containerd://s-0")]);
     let steps = decide(&view, Node::Machine, std::slice::from_ref(&first), NOW);
     assert!(matches!(&steps[0], TerminateStep::Stop { attempt: 2, .. }), "{steps:?}");
-    // Not while a request is in progress.
+    // No new request is made while one is in progress.
     assert_eq!(decide(&view, Node::Machine, &[first.clone(), past(2, false, &[])], NOW), []);
-    // And not forever: setting the phase ends it.
+    // The number of attempts is limited. Setting the phase then ends the pod.
     let tried: Vec<Past> = (1..=5).map(|n| past(n, true, &[("s", "containerd://s-0")])).collect();
     assert_eq!(phase(&decide(&view, Node::Machine, &tried, NOW)), Some("Succeeded"));
 }
@@ -320,7 +321,7 @@ fn a_sidecar_that_comes_back_is_stopped_again() {
 #[test]
 fn the_result_is_that_of_the_mains() {
     let done = [past(1, true, &[("s", "containerd://s-0")])];
-    // KD5: stopped, and the kubelet has not seen it yet.
+    // KD5: the sidecar was stopped, and the kubelet has not seen it yet.
     let view_of = |policy: &str, main: &str, sidecar: &str| {
         view(policy, "Running", &[("main", "", main), ("s", "kill", sidecar)])
     };
@@ -329,12 +330,12 @@ fn the_result_is_that_of_the_mains() {
         Some("Succeeded")
     );
     assert_eq!(phase(&decide(&view_of("Never", "3", "running"), Node::Machine, &done, NOW)), Some("Failed"));
-    // OnFailure: a sidecar that exited with an error would be restarted (ST-23).
+    // OnFailure: the kubelet would restart a sidecar that exited with an error (ST-23).
     assert_eq!(
         phase(&decide(&view_of("OnFailure", "0", "143"), Node::Machine, &done, NOW)),
         Some("Succeeded")
     );
-    // Nothing to do: the kubelet sets the same result.
+    // There is nothing to do, because the kubelet sets the same result.
     assert_eq!(decide(&view_of("Never", "0", "0"), Node::Machine, &done, NOW), []);
     assert_eq!(decide(&view_of("Never", "3", "143"), Node::Machine, &done, NOW), []);
     // A sidecar that never started, or is in back-off, does not keep the pod running (ST-25).
@@ -344,8 +345,8 @@ fn the_result_is_that_of_the_mains() {
         let steps = decide(&view_of("OnFailure", "0", reason), Node::Machine, &[], NOW);
         assert_eq!(phase(&steps), Some("Succeeded"), "{reason}");
     }
-    // The agent is about to stop the sidecar: the result comes first, so that the exit code cannot become the
-    // result.
+    // The agent is about to stop the sidecar. The result is written first, so that the exit code cannot
+    // become the result.
     let waiting = [Past { needs_result: true, ..past(1, false, &[]) }];
     for (main, expected) in [("0", "Succeeded"), ("3", "Failed")] {
         let steps = decide(&view_of("Never", main, "running"), Node::Machine, &waiting, NOW);
@@ -354,7 +355,7 @@ fn the_result_is_that_of_the_mains() {
     }
     let steps = decide(&view_of("Never", "0", "running"), Node::Machine, &[], NOW);
     assert!(matches!(&steps[0], TerminateStep::Stop { result: ResultTime::BeforeLastStop, .. }), "{steps:?}");
-    // Unless the author wants exit codes to count (ST-18).
+    // This does not apply if the author wants exit codes to count (ST-18).
     let mut counting = object("Never", "Running", &[("main", "", "0"), ("s", "kill", "143")]);
     counting["metadata"]["annotations"] = json!({"outrigger.dev/sidecar-phase": "Count"});
     let view = ObservedPod::always(&pod(counting), NOW).expect("a pod");
@@ -367,7 +368,7 @@ fn the_result_is_that_of_the_mains() {
 
 #[test]
 fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
-    // ST-18, KD5: the same rules as in `outrigger run`; the kubelet decides the same.
+    // ST-18, KD5: the same rules as in `outrigger run` apply, and the kubelet decides the same.
     let view_of = |marks: &str| {
         let containers = [("main", "", "0"), ("s", marks, "3"), ("other", "kill", "running")];
         view("Never", "Running", &containers)
@@ -382,20 +383,20 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
         matches!(&steps[..], [TerminateStep::End { phase: "Failed", message }] if message.contains("`s` had failed by itself")),
         "{steps:?}"
     );
-    // Its exit code is ignored, or it was being stopped: also before its request says that it is.
+    // Its exit code is ignored, or it was being stopped. This holds even before its request says so.
     assert_eq!(
         phase(&decide(&view_of("kill ignore"), Node::Machine, &ending(&other), NOW)),
         Some("Succeeded")
     );
     let both = [("s", "containerd://s-0"), other[0]];
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &ending(&both), NOW)), Some("Succeeded"));
-    // An earlier instance was being stopped, not this one.
+    // An earlier instance was being stopped, but not this one.
     let earlier = [("s", "containerd://s-before"), other[0]];
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &ending(&earlier), NOW)), Some("Failed"));
-    // Nothing is left to stop: the kubelet sets the result.
+    // Nothing is left to stop, so the kubelet sets the result.
     let over = view("Never", "Running", &[("main", "", "0"), ("s", "kill", "3")]);
     assert_eq!(decide(&over, Node::Machine, &[], NOW), []);
-    // One that would be restarted has not failed for good.
+    // A sidecar that would be restarted has not failed for good.
     let mut ruled =
         object("Never", "Running", &[("main", "", "0"), ("s", "kill", "3"), ("other", "kill", "running")]);
     ruled = crate::decide::admit::job_sidecars(
@@ -407,7 +408,7 @@ fn a_sidecar_that_has_failed_by_itself_counts_as_everywhere_else() {
     .pod;
     let ruled = ObservedPod::always(&pod(ruled), NOW).expect("a pod");
     assert_eq!(phase(&decide(&ruled, Node::Machine, &ending(&other), NOW)), Some("Succeeded"));
-    // An image that was put in its place may exit with anything.
+    // The replacing image may exit with any code.
     let mut swapped = object("Never", "Running", &[("main", "", "0"), ("s", "image", "3")]);
     swapped["spec"]["containers"][1]["image"] = json!("exit:1");
     let swapped = ObservedPod::always(&pod(swapped), NOW).expect("a pod");
@@ -422,7 +423,7 @@ fn a_node_without_an_agent_does_not_keep_the_pod() {
     assert_eq!(phase(&decide(&view_of("kill"), Node::Machine, &unserved, NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::Machine, &unserved, NOW);
     assert!(matches!(&steps[0], TerminateStep::Swap(_)), "{steps:?}");
-    // Where no agent is installed, no request is made first.
+    // If no agent is installed, no request is made first.
     assert_eq!(phase(&decide(&view_of("kill"), Node::WithoutAgent, &[], NOW)), Some("Succeeded"));
     let steps = decide(&view_of("kill image"), Node::WithoutAgent, &[], NOW);
     assert!(matches!(&steps[0], TerminateStep::Swap(_)), "{steps:?}");
@@ -448,7 +449,7 @@ fn what_started_last_stops_first() {
 
 #[test]
 fn sidecars_that_would_be_restarted_are_stopped_together() {
-    // KD4: a Job counts the restarts of one that is stopped before the others.
+    // KD4: a Job counts the restarts of a sidecar that is stopped before the others.
     let of = |policy: &str, count: bool, own: Option<usize>| {
         let mut object = object(
             policy,
@@ -512,7 +513,7 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_kd7() {
     };
     let ended: outrigger_lifecycle::Time = outrigger_lifecycle::Time(1_700_000_040_000);
     let running = view("running");
-    // The kubelet's times are full seconds: never too soon.
+    // The kubelet's times are full seconds, so the time is rounded up.
     assert_eq!(delayed_until(&running), Some(ended + 11_000));
     assert_eq!(decide(&running, Node::Machine, &[], ended + 10_999), []);
     assert_eq!(decide(&running, Node::Virtual, &[], ended), []);
@@ -521,7 +522,7 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_kd7() {
     assert_eq!(stopped(&decide(&running, Node::Machine, &[], ended + 11_000)), ["s"]);
     assert_eq!(own_grace_seconds(&running, "s"), Some(2), "rounded up");
     assert_eq!(own_grace_seconds(&running, "main"), None);
-    // One that is not running is not waited for.
+    // A sidecar that is not running is not waited for.
     let crashed = view("waiting:CrashLoopBackOff");
     assert_eq!(delayed_until(&crashed), None);
     assert_eq!(phase(&decide(&crashed, Node::Machine, &[], ended)), Some("Succeeded"));
@@ -529,8 +530,8 @@ fn sidecars_can_run_on_after_the_mains_and_have_a_grace_of_their_own_kd7() {
 
 #[test]
 fn the_result_comes_after_the_kubelet_has_reported_the_earlier_stops() {
-    // KD5, KD7: `b` was stopped first. Until the kubelet has seen that, its next look is at an unknown time, and may see the exit of `a` before
-    // the result.
+    // KD5, KD7: `b` was stopped first. Until the kubelet has seen that, the time of its next check is
+    // unknown. That check may see the exit of `a` before the result.
     let view = |b: &str| {
         let containers = [("main", "", "0"), ("a", "kill", "running"), ("b", "kill", b)];
         let mut object = object("Never", "Running", &containers);
@@ -545,7 +546,8 @@ fn the_result_comes_after_the_kubelet_has_reported_the_earlier_stops() {
 
 #[test]
 fn a_result_that_was_written_stays() {
-    // A kubelet on a busy node reports: main done, `b` waits. The result is written. What the kubelet writes next it has computed before.
+    // A kubelet on a busy node reports that main is done and `b` waits. The result is written. The kubelet's
+    // next status was computed before that.
     let ended = |phase: &str, is_true: &str| {
         let condition = json!({"type": "SidecarTerminated", "status": is_true});
         json!({"metadata": {"name": "pod"}, "status": {"phase": phase, "conditions": [condition]}})
