@@ -1,8 +1,9 @@
-//! What the start and the stop of a pod really waited for.
+//! Finds what the start and the stop of a pod really waited for.
 //!
-//! Works on traces alone. It begins at the last container to become ready, and at the last to exit, and walks
-//! backwards: to what allowed that, to what allowed that in turn, and so on to the beginning. The result is
-//! the critical chain: the pod becomes faster only if one of its links becomes shorter.
+//! The input is a trace. The analysis begins at the last container to become ready, or at the last to exit,
+//! and goes back in time. It looks for the event that allowed this one, then for the event that allowed that,
+//! and so on to the beginning. The result is the critical chain: the pod becomes faster only if one of its
+//! links becomes shorter.
 
 mod advice;
 mod start;
@@ -22,7 +23,7 @@ pub use advice::Advice;
 pub use text::text;
 pub use workload::{Stretch, StretchKind, WorkloadAnalysis, WorkloadEnd, analyze_workload};
 
-/// The kind of a link.
+/// What a link's time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkKind {
@@ -40,39 +41,39 @@ pub enum LinkKind {
     StartupProbe,
     /// The readiness probe had not passed.
     ReadinessProbe,
-    /// Running, while others waited for it to end.
+    /// The container ran, while others waited for its end.
     Run,
-    /// An instance that failed.
+    /// An instance ran and failed.
     Failed,
     /// Waiting to be restarted after an exit.
     BackOff,
     /// A preStop hook ran.
     PreStop,
-    /// From TERM to the exit.
+    /// The time from TERM to the exit.
     Term,
     /// The trace does not say what was waited for.
     Wait,
 }
 
-/// A period that everything after it waited for.
+/// A period that everything after it waited for: one link of a critical chain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// The container; `None` for the pod.
+    /// The container. `None` for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The kind.
+    /// What the time was spent on.
     pub kind: LinkKind,
-    /// Since the first entry of the trace.
+    /// The beginning, in milliseconds since the first entry of the trace.
     pub from_ms: u64,
-    /// Since the first entry of the trace.
+    /// The end, in milliseconds since the first entry of the trace.
     pub to_ms: u64,
-    /// The same as text.
+    /// The link as text.
     pub text: String,
 }
 
 impl Link {
-    /// How long it took.
+    /// The length of the link.
     pub fn ms(&self) -> u64 {
         self.to_ms - self.from_ms
     }
@@ -82,16 +83,16 @@ impl Link {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Start {
-    /// Whether all containers came up.
+    /// Whether all containers became ready, or completed if they are init containers.
     pub complete: bool,
-    /// The last container to come up, or the one that did not.
+    /// The last container to do so, or the one that did not.
     pub last: String,
-    /// When it came up, or when the trace or the start ended.
+    /// When it did, or when the trace or the start ended.
     pub took_ms: u64,
-    /// Why it did not come up.
+    /// Why it did not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// What it waited for, in order.
+    /// The links that it waited for, in order.
     pub chain: Vec<Link>,
 }
 
@@ -101,19 +102,19 @@ pub struct Start {
 pub struct Stop {
     /// Why it stopped.
     pub cause: String,
-    /// What failed, if the pod ended by itself and has failed.
+    /// What failed, if the pod ended by itself and failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// When it began.
+    /// When the stop began.
     pub at_ms: u64,
     /// The grace period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// The time until the last exit.
+    /// The time from the beginning of the stop to the last exit.
     pub took_ms: u64,
-    /// Containers that were killed.
+    /// The containers that were killed.
     pub killed: Vec<String>,
-    /// What used the time, in order.
+    /// The links that used the time, in order.
     pub chain: Vec<Link>,
 }
 
@@ -121,23 +122,23 @@ pub struct Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Analysis {
-    /// The pod.
+    /// The name of the pod.
     pub pod: String,
-    /// The workload it is shown with: `Job/report`.
+    /// The workload it is shown with, such as `Job/report`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
-    /// When its trace begins, since the first entry of its workload; 0 for a pod that is looked at alone. All other
-    /// times are since the first entry of the pod.
+    /// When its trace begins, in milliseconds since the first entry of its workload. It is 0 for a pod that
+    /// is analysed alone. All other times are relative to the first entry of the pod.
     pub began_ms: u64,
-    /// How it started, if anything did.
+    /// How it started. `None` if nothing started.
     pub start: Option<Start>,
-    /// How it stopped, if it did.
+    /// How it stopped. `None` if it did not stop.
     pub stop: Option<Stop>,
     /// What would make it faster.
     pub advice: Vec<Advice>,
 }
 
-/// Analyses the trace of one pod, the first in `entries`.
+/// Analyses the trace of the first pod in `entries`.
 ///
 /// # Errors
 /// An entry lacks a field that every entry has.
@@ -149,7 +150,7 @@ pub fn analyze(entries: &[Record]) -> Result<Analysis, TimelineError> {
     Ok(Analysis { pod, workload: None, began_ms: 0, start, stop, advice })
 }
 
-/// The same of a pod of a workload whose first entry is at `zero_ms`.
+/// Analyses a pod of a workload whose first entry is at `zero_ms`.
 ///
 /// # Errors
 /// An entry lacks a field that every entry has.
@@ -161,9 +162,9 @@ pub fn analyze_since(entries: &[Record], zero_ms: u64) -> Result<Analysis, Timel
 /// The analyses of an events file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Analyses {
-    /// Workloads with several pods or waits between them.
+    /// The workloads that have several pods, or waits between them.
     pub workloads: Vec<WorkloadAnalysis>,
-    /// All pods; those of a workload follow one another.
+    /// All pods. Those of a workload are next to each other.
     pub pods: Vec<Analysis>,
 }
 
@@ -191,9 +192,9 @@ pub fn analyze_all(events: &Events) -> Result<Analyses, TimelineError> {
 
 /// A trace, prepared for lookups.
 struct Trace<'a> {
-    /// All of them except output, which is most of a long trace and no link of any chain.
+    /// All entries except output. Output is most of a long trace, and never a link.
     lines: Vec<Line<'a>>,
-    /// In the order they appear.
+    /// The containers, in the order of their first entries.
     containers: Vec<&'a str>,
     /// The time of the last line.
     end: u64,
@@ -222,7 +223,7 @@ impl<'a> Trace<'a> {
         self.of_container(container).rev().find(|l| l.at <= until && events.contains(&l.event.kind()))
     }
 
-    /// Events of the pod itself.
+    /// The events of this kind that concern the pod as a whole.
     fn pod(&self, event: Kind) -> impl Iterator<Item = &Line<'a>> {
         self.lines.iter().filter(move |l| l.container.is_none() && l.is(event))
     }
@@ -232,10 +233,10 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// A chain in progress, the latest link first. Each link ends where the next one begins.
+/// A chain in progress, with the latest link first. Each link ends where the next one begins.
 struct Walk {
     links: Vec<Link>,
-    /// The time after this moment is explained.
+    /// The time after this moment is already explained.
     at: u64,
 }
 
@@ -253,7 +254,7 @@ impl Walk {
         }
     }
 
-    /// The chain in order of time; the unexplained time before it counts as waiting.
+    /// Returns the chain in order of time. The unexplained time before it counts as waiting.
     fn finish(mut self, from: u64, container: &str) -> Vec<Link> {
         self.back(Some(container), LinkKind::Wait, from, format!("`{container}` waits"));
         self.links.reverse();

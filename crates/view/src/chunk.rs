@@ -5,18 +5,18 @@ use std::sync::Arc;
 use outrigger_lifecycle::Time;
 use tokio::sync::oneshot;
 
-/// Tells the time of a run.
+/// Returns the current time of a run.
 pub type Now = Arc<dyn Fn() -> Time + Send + Sync>;
 
 /// A message to the writing thread.
 pub(crate) enum Chunk {
-    /// For standard output, and what is dropped when it has been written.
+    /// Bytes for standard output, and a value that is dropped after they are written.
     Out(Vec<u8>, Option<Box<dyn Send>>),
-    /// For standard error.
+    /// Bytes for standard error.
     Err(Vec<u8>),
-    /// The view has to be redrawn.
+    /// The view must be redrawn.
     Changed,
-    /// The process was stopped and continued: another one may have used the terminal.
+    /// The process was stopped and continued. Another process may have used the terminal.
     Continued,
     /// The closing summary, for standard error.
     Close(Vec<u8>, oneshot::Sender<()>),

@@ -1,4 +1,5 @@
-//! Events files: the output of `run --events` and `simulate -o json`, split by pod and workload.
+//! Reads events files (the output of `run --events` and `simulate -o json`) and splits them by pod and
+//! workload.
 
 use outrigger_lifecycle::trace::{Line, Record, WorkloadEvent, WorkloadRecord};
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use thiserror::Error;
 /// The trace of one pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodEvents {
-    /// Its name.
+    /// The name of the pod.
     pub pod: String,
     /// Its entries, in order.
     pub entries: Vec<Record>,
@@ -16,14 +17,14 @@ pub struct PodEvents {
 /// The trace of one workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkloadEvents {
-    /// Its kind and name: `Job/report`.
+    /// The kind and name, such as `Job/report`.
     pub workload: String,
     /// Its entries, in order.
     pub entries: Vec<WorkloadRecord>,
 }
 
 impl WorkloadEvents {
-    /// `Job report`.
+    /// The heading of the workload, such as `Job report`.
     pub fn title(&self) -> String {
         self.workload.replacen('/', " ", 1)
     }
@@ -47,17 +48,17 @@ pub struct Events {
     pub workloads: Vec<WorkloadEvents>,
 }
 
-/// What is shown together.
+/// Pods that are shown together.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Group<'a> {
-    /// A pod of its own, or the only one of a workload that never waited.
+    /// A pod without a workload, or the only pod of a workload that never waited.
     Pod(&'a PodEvents),
-    /// A workload and its pods, which share one axis.
+    /// A workload and its pods, which share one time axis.
     Workload(&'a WorkloadEvents, Vec<&'a PodEvents>),
 }
 
 impl Events {
-    /// Pods of one workload together, the others alone.
+    /// Groups the pods of each workload. Other pods are alone.
     pub fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
         for pod in &self.pods {
@@ -85,7 +86,7 @@ impl Events {
         groups
     }
 
-    /// Only this pod, without its workload. `false` if there is none of this name.
+    /// Keeps only this pod, without its workload. Returns false if there is no pod of this name.
     pub fn keep_pod(&mut self, name: &str) -> bool {
         self.pods.retain(|pod| pod.pod == name);
         self.workloads.clear();
@@ -96,12 +97,12 @@ impl Events {
 /// Why an events file cannot be used.
 #[derive(Debug, Error)]
 pub enum EventsError {
-    /// A line that is no JSON object.
+    /// A line that is not a JSON object.
     #[error(
         "line {line} is not an event; expected one JSON object per line, as `outrigger run --events` writes: {why}"
     )]
     Line {
-        /// Counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
         /// What is wrong with it.
         why: String,
@@ -111,16 +112,16 @@ pub enum EventsError {
     Empty,
 }
 
-/// Splits an events file by pod and workload. Unknown events are left out, and so is an incomplete last line:
-/// the file may still be written to.
+/// Splits an events file by pod and workload. Unknown events are left out. An incomplete last line is also
+/// left out, because a run may still write to the file.
 ///
 /// # Errors
-/// A line is not an event, or there is none of a pod.
+/// A line is not an event, or no event is about a pod.
 pub fn read_events(text: &str) -> Result<Events, EventsError> {
     let mut events = Events::default();
     let mut add = |line: Line| match line {
         Line::Pod(record) => {
-            // Entries of one pod mostly follow one another.
+            // Entries of one pod are usually next to each other.
             match events.pods.iter_mut().rev().find(|p| p.pod == record.pod) {
                 Some(found) => found.entries.push(*record),
                 None => events.pods.push(PodEvents { pod: record.pod.clone(), entries: vec![*record] }),
@@ -156,13 +157,13 @@ pub fn read_events(text: &str) -> Result<Events, EventsError> {
     if events.pods.is_empty() { Err(EventsError::Empty) } else { Ok(events) }
 }
 
-/// The entries of the output of `simulate -o json`, if it is that.
+/// The entries of a file, if it is output of `simulate -o json`.
 fn simulated(text: &str) -> Option<Vec<Value>> {
     let mut all: Value = serde_json::from_str(text).ok()?;
     let pods = all.get_mut("pods")?.as_array_mut()?;
     let traces = pods.iter_mut().filter_map(|pod| match pod.get_mut("trace").map(Value::take) {
         Some(Value::Array(mut entries)) => {
-            // The plan, which `run --events` writes before the trace.
+            // Add the plan, which `run --events` writes before the trace.
             if let Some(containers) = pod.get_mut("containers").map(Value::take) {
                 let planned = json!({"time": "0.000", "pod": pod["name"], "event": "planned", "containers": containers});
                 entries.insert(0, planned);

@@ -1,4 +1,4 @@
-//! The live view as a whole: which pods are shown, and how much of each, in the available space.
+//! Composes the live view: which pods are shown, and how much of each, in the available space.
 
 use outrigger_lifecycle::{Phase, Time, Wait, explain, explain_stop, phase, was_stopped};
 
@@ -15,24 +15,25 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// Used if the terminal does not tell its size.
+    /// The size to assume if the terminal does not report one.
     pub(crate) const DEFAULT: Size = Size { columns: 80, rows: 24 };
 
-    /// Lines the view may use: one is for the cursor, and a third or at least one is for the logs above.
+    /// The number of lines the view may use. One line is for the cursor. A third of the lines, but at least
+    /// one, is for the logs above.
     fn lines_max(self) -> usize {
         self.rows.saturating_sub(1 + (self.rows / 3).min(8))
     }
 
-    /// The last column is left free: terminals disagree about what happens after it.
+    /// The last column stays empty, because terminals differ in what happens after it.
     fn width(self) -> usize {
         self.columns.saturating_sub(1)
     }
 }
 
-/// With fewer lines than this, workloads are not shown: pods are more important.
+/// With fewer lines than this, workloads are not shown, because pods are more important.
 const HEADED_MIN: usize = 6;
 
-/// Maximum lines for the reason of a wait.
+/// The maximum number of lines for the reason of a wait.
 fn details_max(width: usize) -> usize {
     if width < 40 { 6 } else { 3 }
 }
@@ -45,7 +46,7 @@ pub(crate) fn frame<'a>(
     size: Size,
 ) -> Vec<Line> {
     let (width, lines_max) = (size.width(), size.lines_max());
-    // Pods are more important: at least one line is theirs.
+    // Pods are more important, so they get at least one line.
     let waiting: Vec<Line> =
         next_pods.take(lines_max.saturating_sub(1)).map(|(job, at)| next_pod(job, at, now, width)).collect();
     let mut lines = shown_pods(pods, now, width, lines_max - waiting.len());
@@ -53,7 +54,7 @@ pub(crate) fn frame<'a>(
     lines
 }
 
-/// `Job/report next pod in 8 s · back-off after a failure`.
+/// A line such as `Job/report next pod in 8 s · back-off after a failure`.
 fn next_pod(job: &str, at: Time, now: Time, width: usize) -> Line {
     let left = format!(" next pod in {}", age(at.since(now)));
     let mut line = Line::of_text(Paint::Bold, &cut(job, width.saturating_sub(columns(&left)).max(4)));
@@ -80,8 +81,8 @@ fn shown_pods(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Ve
     many(pods, now, width, lines_max)
 }
 
-/// First one line per pod, as far as they fit, and a count of the rest. Remaining space is used to show whole
-/// pods. Pods of one workload are grouped below its name, if there is room for that.
+/// Shows as many pods as fit with one line each, and a count of the rest. Remaining lines are used to show
+/// pods with their containers. Pods of one workload are grouped below its name, if there is room.
 fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line> {
     let blocks: Vec<Block<'_>> = pods.iter().map(|p| Block::new(p, now, width)).collect();
     let total = totals(&blocks, now).cut(width);
@@ -91,7 +92,7 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
             groups.push(block.view.workload.as_deref());
         }
     }
-    // Pods without a workload come first: below the name of a workload they would seem to be part of it.
+    // Pods without a workload come first. Below the name of a workload, they would seem to belong to it.
     groups.sort_by_key(|group| group.is_some());
     let named = groups.iter().flatten().count();
     let headed = named > 0 && lines_max >= HEADED_MIN + 3 * named;
@@ -140,7 +141,7 @@ fn many(pods: &[PodView], now: Time, width: usize, lines_max: usize) -> Vec<Line
     lines
 }
 
-/// `87 more running`, or `87 more: 80 running, 7 succeeded`.
+/// A text such as `87 more running` or `87 more: 80 running, 7 succeeded`.
 fn counted(words: impl Iterator<Item = &'static str>) -> String {
     let words: Vec<&str> = words.collect();
     let tally = tally(words.iter().copied());
@@ -150,7 +151,7 @@ fn counted(words: impl Iterator<Item = &'static str>) -> String {
     }
 }
 
-/// `80 running, 7 succeeded`.
+/// A text such as `80 running, 7 succeeded`.
 fn tally<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for word in words {
@@ -185,12 +186,12 @@ fn totals(blocks: &[Block<'_>], now: Time) -> Line {
     line
 }
 
-/// A pod, evaluated once per frame.
+/// A pod and its rows, computed once per frame.
 struct Block<'a> {
     view: &'a PodView,
     now: Time,
     phase: Phase,
-    /// It has the phase `Failed` only because it was stopped.
+    /// Whether the pod has the phase `Failed` only because it was stopped.
     was_stopped: bool,
     rank: Rank,
     rows: Vec<Row>,
@@ -206,7 +207,7 @@ impl<'a> Block<'a> {
         let phase = phase(&view.plan, &view.obs);
         let was_stopped = was_stopped(&view.plan, &view.obs);
         let rank = match phase {
-            // Less urgent than what can still be fixed, more urgent than what is fine.
+            // Less urgent than failures that users can still fix, more urgent than healthy pods.
             Phase::Failed if view.obs.over && !was_stopped => Rank::Steady,
             _ if view.obs.over => Rank::Done,
             _ => rows.iter().map(|r| r.rank).filter(|r| *r != Rank::Done).min().unwrap_or(Rank::Steady),
@@ -216,7 +217,7 @@ impl<'a> Block<'a> {
         Block { view, now, phase, was_stopped, rank, rows, columns, waits }
     }
 
-    /// How long it has been there. The time of a pod that has ended stands still.
+    /// How long the pod has existed. The time of a pod that has ended does not grow.
     fn lasted(&self) -> u64 {
         let obs = &self.view.obs;
         let ends = obs.containers.iter().filter_map(|c| Some(c.exit.as_ref()?.finished_at));
@@ -248,7 +249,7 @@ impl<'a> Block<'a> {
     /// The lines of the pod itself.
     fn header(&self, details: usize) -> Vec<Line> {
         let width = self.columns.width;
-        // The state of the pod must be visible, however long the name.
+        // The state of the pod must be visible, so a long name is cut.
         let name = cut(&self.view.name, width.saturating_sub(self.word().len() + 1).max(4));
         let mut line = Line::of_text(Paint::Bold, &name);
         line.push(Paint::Plain, " ");
@@ -318,7 +319,7 @@ impl<'a> Block<'a> {
         self.header(details).len() + rows.sum::<usize>()
     }
 
-    /// The pod in at most `max` lines, and in at least one.
+    /// The pod in one to `max` lines.
     fn lines(&self, max: usize) -> Vec<Line> {
         if max <= 2 {
             return vec![self.one_line(columns(&self.view.name))];

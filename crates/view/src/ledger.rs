@@ -1,5 +1,5 @@
-//! Statistics of a run, from its trace entries: how long containers ran, what they waited for, and which used
-//! the grace period.
+//! Collects the statistics of a run from its trace entries: how long containers ran, what they waited for,
+//! and which of them used the grace period.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ pub(crate) enum On {
     Container(usize),
     /// The pod's sandbox.
     Sandbox,
-    /// The pod's sandbox, after it could not be created: a volume, a port or a setting was not there.
+    /// The pod's sandbox, after a failure to create it: a volume, a port or a setting was missing.
     SetUp,
     /// Its image.
     Image,
     /// The back-off between restarts.
     Backoff,
-    /// The next attempt, after the runtime refused.
+    /// The next attempt, after the runtime refused to start it.
     Retry,
 }
 
@@ -33,12 +33,12 @@ pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) signal: Option<i32>,
     pub(crate) reason: Option<ExitReason>,
-    /// It was told to stop.
+    /// Whether it was asked to stop.
     pub(crate) told: bool,
 }
 
 impl Ended {
-    /// Whether it failed, as far as that is visible from outside.
+    /// Whether it failed, as far as its exit shows.
     pub(crate) fn failed(&self) -> bool {
         self.code != 0 || self.reason == Some(ExitReason::OomKilled)
     }
@@ -49,43 +49,43 @@ impl Ended {
 pub(crate) struct Account {
     pub(crate) name: String,
     pub(crate) role: Role,
-    /// Of all instances.
+    /// The running time of all instances.
     pub(crate) ran_ms: u64,
     pub(crate) was_started: bool,
     pub(crate) restarts: u64,
     pub(crate) ended: Option<Ended>,
     /// What it waits for now.
     wait: Option<On>,
-    /// Time lost before starts, by cause. In a chain of waits, the cause is the last link.
+    /// The time it waited before starts, by cause. In a chain of waits, the last link is the cause.
     pub(crate) waited_ms: BTreeMap<On, u64>,
-    /// Its image could not be pulled the last time.
+    /// Whether the last pull of its image failed.
     pub(crate) has_no_image: bool,
-    /// Why it could not be started the last time.
+    /// The error of the last failed start.
     pub(crate) start_error: Option<String>,
     /// The part of the grace period it used.
     pub(crate) stop: StopUse,
-    /// Its last instance had to be killed.
+    /// Whether its last instance was killed.
     pub(crate) was_killed: bool,
-    /// Why it was stopped before the pod was; follows "because".
+    /// Why it was stopped before the pod was. The text follows "because".
     pub(crate) ended_because: Option<String>,
 }
 
-/// The part of a stop that a container used itself. Waiting for its turn is not part of it.
+/// The part of a stop that a container used itself, without the wait for its turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StopUse {
-    /// In its preStop hooks.
+    /// The time in its preStop hooks.
     pub(crate) hooks_ms: u64,
-    /// From the stop signal, or the kill, to its exit.
+    /// The time from the stop signal, or the kill, to its exit.
     pub(crate) after_signal_ms: u64,
-    /// It was told to stop, or ran a hook.
+    /// Whether it got a stop signal or ran a hook.
     pub(crate) was_told: bool,
-    /// A hook runs since then.
+    /// When its running hook began.
     hook: Option<u64>,
     signalled: Option<u64>,
 }
 
 impl StopUse {
-    /// Both together.
+    /// The time in hooks and after the signal together.
     pub(crate) fn total_ms(&self) -> u64 {
         self.hooks_ms + self.after_signal_ms
     }
@@ -126,11 +126,11 @@ pub(crate) struct PodAccount {
     pub(crate) name: String,
     pub(crate) containers: Vec<Account>,
     pub(crate) stop: Option<StopAccount>,
-    /// Set at the end.
+    /// The phase, set at the end.
     pub(crate) phase: Option<Phase>,
-    /// It has the phase `Failed` only because it was stopped.
+    /// Whether it has the phase `Failed` only because it was stopped.
     pub(crate) was_stopped: bool,
-    /// Why it could not be set up the last time.
+    /// The error of the last failure to set it up.
     pub(crate) set_up_error: Option<String>,
     /// Hints on its failures.
     pub(crate) hints: Vec<String>,
@@ -141,19 +141,19 @@ pub(crate) struct PodAccount {
 /// The statistics of one Job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobAccount {
-    /// `Job/report`.
+    /// The kind and name, such as `Job/report`.
     pub(crate) name: String,
-    /// How many pods it has created.
+    /// The number of pods it has created.
     pub(crate) pods: usize,
-    /// How long it waited before it created the next pod, after failures.
+    /// How long it waited after failures before it created the next pod.
     pub(crate) back_off_ms: u64,
-    /// Whether it succeeded, how long it took, and why it ended as it did.
+    /// Whether it succeeded, how long it took, and why it ended.
     pub(crate) end: Option<(bool, u64, String)>,
     began: u64,
     back_off: Option<BackOff>,
 }
 
-/// A Job waits before it creates its next pod.
+/// A Job that waits before it creates its next pod.
 #[derive(Debug, Clone, Copy)]
 struct BackOff {
     since: u64,
@@ -168,7 +168,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// The statistics of pods with no entries yet.
+    /// Creates the statistics of pods without entries.
     #[cfg(test)]
     pub(crate) fn new<'a>(pods: impl IntoIterator<Item = (&'a str, &'a Plan)>) -> Self {
         let mut ledger = Ledger::default();
@@ -188,7 +188,7 @@ impl Ledger {
         }
     }
 
-    /// Adds an entry of a workload. Only Jobs have an end to sum up.
+    /// Adds an entry of a workload. Only Jobs are in the summary, because other workloads do not end.
     pub(crate) fn enter_workload(&mut self, at_ms: u64, record: &WorkloadRecord) {
         if matches!(record.event, WorkloadEvent::JobStarted { .. }) {
             let name = record.workload.clone();
@@ -199,12 +199,12 @@ impl Ledger {
         }
     }
 
-    /// The Jobs that wait before they create their next pod, each with the time of that pod.
+    /// The Jobs that wait before they create their next pod, with the time at which they create it.
     pub(crate) fn next_pods(&self) -> impl Iterator<Item = (&str, Time)> {
         self.jobs.iter().filter_map(|job| Some((job.name.as_str(), Time(job.back_off?.until))))
     }
 
-    /// The index of a container in the plan of the first pod that has it; it is the same in all pods of a
+    /// The index of a container in the plan of the first pod that has it. It is the same in all pods of a
     /// workload.
     pub(crate) fn place(&self, container: &str) -> usize {
         let in_pod = |p: &PodAccount| p.find(container);
@@ -276,12 +276,12 @@ impl PodAccount {
         }
     }
 
-    /// From the first entry to the last.
+    /// The time from the first entry to the last.
     pub(crate) fn took_ms(&self) -> u64 {
         self.began.map_or(0, |began| self.last.saturating_sub(began))
     }
 
-    /// The first container that failed without having been told to stop.
+    /// The first container that failed without being asked to stop.
     pub(crate) fn culprit(&self) -> Option<&Account> {
         let failed = |c: &&Account| c.ended.as_ref().is_some_and(|e| e.failed() && !e.told);
         let main = |c: &&Account| c.role == Role::Main;
@@ -305,7 +305,7 @@ impl PodAccount {
         }
     }
 
-    /// Adds the time since the last entry to what was being waited for.
+    /// Adds the time since the last entry to the causes of the current waits.
     fn pass(&mut self, at: u64) {
         let began = *self.began.get_or_insert(at);
         let passed = at.saturating_sub(self.last.max(began));
@@ -323,13 +323,13 @@ impl PodAccount {
     /// The last link of the chain of waits that begins with a container.
     fn really_waits_for(&self, i: usize) -> Option<On> {
         let mut on = self.containers[i].wait?;
-        // Plans have no cycles. In a trace that has one, it is followed once.
+        // Plans have no cycles. If a trace has one, it is followed only once.
         for _ in 0..self.containers.len() {
             match on {
                 On::Container(next) => match self.containers[next].wait {
                     Some(On::Container(further)) => on = On::Container(further),
                     Some(On::Sandbox) => on = On::Sandbox,
-                    // Its image or its back-off: that container is the cause.
+                    // That container waits for its image or back-off, so it is the cause.
                     _ => break,
                 },
                 _ => break,
@@ -341,7 +341,7 @@ impl PodAccount {
         }
     }
 
-    /// An event of the pod as a whole.
+    /// Handles an event of the pod as a whole.
     fn pod(&mut self, at: u64, event: &PodEvent) {
         match event {
             PodEvent::StopBegun { cause, grace_ms, message, .. } => {
@@ -365,12 +365,12 @@ impl PodAccount {
             }
             PodEvent::SandboxFailed { message, .. } => self.set_up_error = Some(message.to_string()),
             PodEvent::SandboxReady => self.set_up_error = None,
-            // They take time, which is counted for the containers that wait.
+            // These events take time, which is counted for the containers that wait.
             _ => {}
         }
     }
 
-    /// An event of a container.
+    /// Handles an event of a container.
     fn container(&mut self, i: usize, at: u64, event: &ContainerEvent) {
         let stopping = self.stop.is_some();
         match event {
@@ -378,7 +378,7 @@ impl PodAccount {
             ContainerEvent::Starting { restarts, .. } => {
                 let c = &mut self.containers[i];
                 c.wait = None;
-                // The previous instance was.
+                // The killed instance was the previous one.
                 c.was_killed = false;
                 c.restarts = restarts.map_or(c.restarts, u64::from);
             }
@@ -418,12 +418,12 @@ impl PodAccount {
                 let told = killed_for.is_some();
                 c.ended = Some(Ended { code: *code, signal: *signal, reason: *reason, told });
             }
-            // Waits, starts and exits already say what matters here.
+            // Waits, starts and exits already cover these.
             _ => {}
         }
     }
 
-    /// What a wait loses time on.
+    /// The cause to which a wait is counted.
     fn lost_on(&self, wait: &WaitReason) -> Option<On> {
         match wait {
             WaitReason::Gate { on, .. } => self.find(on).map(On::Container),

@@ -1,13 +1,13 @@
-//! Everything for people to look at.
+//! Output for people: plans, traces, the view of a run, hints and analyses.
 //!
 //! - [`output`]: what a run shows while it runs: the live view, plain lines or JSON, and the closing summary.
-//! - [`words`]: a sentence for every entry of a trace. [`hint`]: what to do about a failure, and the line of the manifest
-//!   behind it.
+//! - [`words`]: a sentence for every entry of a trace. [`hint`]: how to fix a failure, and the line of the
+//!   manifest that causes it.
 //! - [`plan`]: a plan as text, JSON, Mermaid or SVG.
-//! - [`timeline`] and [`analyze`]: what happened to a pod, as a picture, and what it really waited for. They read traces as
-//!   [`events`] and [`trace`] have them.
+//! - [`timeline`] and [`analyze`]: what happened to a pod, as a picture, and what it really waited for. They
+//!   read traces with [`events`] and [`trace`].
 //!
-//! Input is data, output is text. Nothing here makes decisions or reads a clock.
+//! The input is data, and the output is text. Nothing here makes decisions or reads a clock.
 #![forbid(unsafe_code)]
 
 pub mod analyze;

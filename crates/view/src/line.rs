@@ -5,27 +5,27 @@ use unicode_width::UnicodeWidthChar;
 
 use outrigger_text::terminal::one_line;
 
-/// The meaning of a piece of text, which decides its colour.
+/// The meaning of a text, which determines its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Paint {
-    /// Nothing special.
+    /// Ordinary text.
     #[default]
     Plain,
-    /// Less important.
+    /// Less important text.
     Dim,
-    /// More important.
+    /// More important text.
     Bold,
-    /// Good.
+    /// A good state.
     Good,
-    /// In progress.
+    /// A state that is changing.
     Busy,
-    /// Bad.
+    /// A bad state.
     Bad,
     /// The name of the container with this index in its plan.
     Name(usize),
 }
 
-/// Colours of containers. Red is reserved for trouble.
+/// The colours of containers. Red is reserved for failures.
 const NAMES: [AnsiColor; 10] = [
     AnsiColor::Cyan,
     AnsiColor::Green,
@@ -52,7 +52,7 @@ impl Paint {
         }
     }
 
-    /// Text in this paint, with or without colours.
+    /// Renders text in this paint, with or without colours.
     pub(crate) fn text(self, text: &str, colors: bool) -> String {
         match colors && self != Paint::Plain {
             true => format!("{0}{text}{0:#}", self.style()),
@@ -61,7 +61,8 @@ impl Paint {
     }
 }
 
-/// One line. It never contains control characters, whatever text is added: messages come from containers.
+/// One line. It never contains control characters, because they are removed from every added text. Messages
+/// come from containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     spans: Vec<(Paint, String)>,
@@ -114,7 +115,7 @@ impl Line {
         self.spans.iter().map(|(_, text)| columns(text)).sum()
     }
 
-    /// The line in at most `width` columns; an ellipsis shows that it was cut.
+    /// The line in at most `width` columns. An ellipsis shows that it was cut.
     pub(crate) fn cut(mut self, width: usize) -> Self {
         // Spaces at the end can be dropped.
         while let Some((_, text)) = self.spans.last_mut() {
@@ -145,7 +146,7 @@ impl Line {
         self
     }
 
-    /// The line as text for a terminal.
+    /// Renders the line for a terminal.
     pub(crate) fn render(&self, look: Look) -> String {
         let mut out = String::new();
         for (paint, text) in &self.spans {
@@ -162,9 +163,9 @@ impl Line {
 /// What a terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Colours.
+    /// Whether it shows colours.
     pub(crate) colors: bool,
-    /// More than ASCII.
+    /// Whether it shows more than ASCII.
     pub(crate) unicode: bool,
 }
 
@@ -191,7 +192,7 @@ pub(crate) fn columns(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// The text in at most `width` columns.
+/// Cuts the text to at most `width` columns.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         return text.to_owned();
@@ -203,7 +204,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// How many bytes of the text fit into a number of columns.
+/// The number of bytes of the text that fit into `width` columns.
 fn prefix(text: &str, width: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -215,8 +216,8 @@ fn prefix(text: &str, width: usize) -> usize {
     text.len()
 }
 
-/// Wraps text at spaces to lines of at most `width` columns; longer words are broken. After `lines` lines the
-/// rest is cut off with an ellipsis.
+/// Wraps text at spaces to lines of at most `width` columns, and breaks longer words. After `lines` lines, an
+/// ellipsis replaces the rest.
 pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
     let text = one_line(text);
     let mut out: Vec<String> = Vec::new();
@@ -226,7 +227,7 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
             out.push(cut(rest, width));
             break;
         }
-        // One character more than fits: the space at which a line is broken needs no room.
+        // Look at one character more than fits, because the space at a line break needs no room.
         let room = prefix(rest, width);
         let reach = rest[room..].chars().next().map_or(room, |c| room + c.len_utf8());
         let blanks = || rest[..reach].match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
@@ -240,7 +241,7 @@ pub(crate) fn wrap(text: &str, width: usize, lines: usize) -> Vec<String> {
     out
 }
 
-/// The same without a limit.
+/// Wraps text without a limit of lines.
 pub(crate) fn wrap_all(text: &str, width: usize) -> Vec<String> {
     wrap(text, width.max(1), usize::MAX)
 }

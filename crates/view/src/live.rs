@@ -1,4 +1,4 @@
-//! The live view on a terminal: when to draw, and where.
+//! The live view on a terminal: decides when to draw, and draws.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,33 +18,33 @@ use crate::ledger::Ledger;
 use crate::line::Look;
 use crate::painter::Painter;
 
-/// Pause between two frames: 20 per second are smooth enough.
+/// The pause between two frames: 20 frames per second are smooth enough.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often times are updated while something is in progress, and while nothing is.
+/// How often times are updated, while something is in progress and while nothing is.
 const TICK_MOVING: Duration = Duration::from_millis(250);
 const TICK_STEADY: Duration = Duration::from_secs(1);
-/// If waiting took this much longer than it should, the process was stopped.
+/// If a wait took this much longer than planned, the process was probably stopped.
 const LATE: Duration = Duration::from_millis(300);
-/// More scrolled text than this is written without waiting for the next frame.
+/// If more text than this has scrolled, it is written without waiting for the next frame.
 const SCROLLED_MAX: usize = 64 << 10;
 
 /// The state of a run. Workers write it, the view reads it.
 #[derive(Debug, Default)]
 pub(crate) struct Scene {
     pub(crate) ledger: Ledger,
-    /// Empty without a live view.
+    /// The state of each pod. Empty without a live view.
     pub(crate) pods: Vec<PodView>,
-    /// Width of the column of names in front of lines.
+    /// The width of the column of names in front of lines.
     pub(crate) label: usize,
-    /// Files that were written: what they are, and their paths.
+    /// The files that were written, each with a description and its path.
     pub(crate) written: Vec<(String, String)>,
 }
 
-/// The scene, shared.
+/// The scene, shared between threads.
 #[derive(Clone, Default)]
 pub(crate) struct Stage {
     scene: Arc<Mutex<Scene>>,
-    /// The view was told of a change and has not drawn it yet.
+    /// Whether the view was notified of a change and has not drawn it yet.
     told: Arc<AtomicBool>,
     closed: Arc<AtomicBool>,
     /// The clock of the run.
@@ -52,29 +52,29 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Looks at the scene, or changes it.
+    /// Locks the scene, to read or change it.
     pub(crate) fn scene(&self) -> MutexGuard<'_, Scene> {
-        // A panic elsewhere does not leave this in a bad state.
+        // A panic in another thread does not leave the scene in an invalid state.
         self.scene.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the clock of the run.
     pub(crate) fn set_clock(&self, now: Now) {
-        // A run has one clock.
+        // The first clock stays, because a run has one clock.
         let _ = self.now.set(now);
     }
 
-    /// The time of the run.
+    /// The current time of the run.
     pub(crate) fn now(&self) -> Time {
         self.now.get().map_or(Time(0), |now| now())
     }
 
-    /// Whether the view must be told of a change: false if it was already told and has not drawn it yet.
+    /// Whether the view must be notified of a change. False if it was already notified and has not drawn yet.
     pub(crate) fn must_tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }
 
-    /// Says that the run is over: the view makes room for the summary.
+    /// Marks the run as over, so that the view makes room for the summary.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -85,11 +85,11 @@ impl Stage {
     }
 }
 
-/// Where the view is drawn.
+/// The terminal on which the view is drawn.
 pub(crate) trait Terminal {
-    /// How large it is now.
+    /// The current size.
     fn size(&self) -> Size;
-    /// Writes everything.
+    /// Writes the whole text.
     fn write(&mut self, text: &str) -> io::Result<()>;
     /// How many times Enter was pressed since the last call.
     fn enters(&mut self) -> usize {
@@ -101,7 +101,7 @@ pub(crate) trait Terminal {
 pub(crate) struct Stdout(File);
 
 impl Stdout {
-    /// Opens standard output without a buffer: what is drawn together must arrive together.
+    /// Opens standard output without a buffer, because each frame must arrive as a whole.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Stdout(io::stdout().as_fd().try_clone_to_owned()?.into()))
     }
@@ -129,7 +129,7 @@ impl Terminal for Stdout {
     fn enters(&mut self) -> usize {
         let stdin = rustix::stdio::stdin();
         let mut enters = 0;
-        // A process in the background would be stopped if it read.
+        // A process in the background would be stopped if it read from the terminal.
         while rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp()) {
             let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
             let is_ready = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
@@ -146,11 +146,11 @@ impl Terminal for Stdout {
     }
 }
 
-/// Calls `tell` whenever something is typed, so that the view is redrawn before repeated Enters move it off
-/// the screen.
+/// Calls `tell` whenever a key is pressed. So the view is redrawn before repeated Enters move it off the
+/// screen.
 pub(crate) fn wait_for_keys(tell: impl Fn()) {
     let stdin = rustix::stdio::stdin();
-    // Without a terminal there are no keys. In the background, keys are for another process.
+    // Without a terminal, there are no keys. In the background, keys are for another process.
     while let Ok(group) = rustix::termios::tcgetpgrp(stdin) {
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         if group != rustix::process::getpgrp() || poll(&mut fds, None).is_err() {
@@ -165,7 +165,7 @@ pub(crate) fn wait_for_keys(tell: impl Fn()) {
     }
 }
 
-/// Draws until nobody is left to say anything.
+/// Draws until all senders are dropped.
 pub(crate) fn run(rx: Receiver<Chunk>, stage: &Stage, look: Look, terminal: impl Terminal) {
     let mut view = Live {
         painter: Painter::new(look, terminal.size()),
@@ -184,8 +184,8 @@ pub(crate) fn run(rx: Receiver<Chunk>, stage: &Stage, look: Look, terminal: impl
         };
         let began = Instant::now();
         let next = rx.recv_timeout(wait);
-        // After such a delay the process may have been stopped and the terminal used by another. If so, a
-        // message about it is handled first.
+        // After such a delay, the process may have been stopped, and another one may have used the terminal.
+        // If so, a message about it is handled first.
         if began.elapsed() > wait + LATE {
             due = Some(Instant::now() + PAUSE);
         }
@@ -208,12 +208,12 @@ struct Live<'a, T> {
     painter: Painter,
     terminal: T,
     stage: &'a Stage,
-    /// Lines to be shown above the view.
+    /// The lines to show above the view.
     scrolled: String,
-    /// What is dropped when they are shown.
+    /// The values to drop after these lines are shown.
     taken: Vec<Box<dyn Send>>,
     drawn: Instant,
-    /// The terminal is gone; the pods continue.
+    /// Whether the terminal is closed. The pods continue.
     broken: bool,
 }
 
@@ -239,7 +239,7 @@ impl<T: Terminal> Live<'_, T> {
             Chunk::Close(bytes, done) => {
                 self.scrolled.push_str(&String::from_utf8_lossy(&bytes));
                 self.draw();
-                // The receiver may be gone.
+                // The receiver may be dropped.
                 let _ = done.send(());
             }
         }

@@ -1,6 +1,6 @@
 //! The output of a run: trace entries and the containers' own output.
 //!
-//! Written by a thread of its own, so that a terminal that is held or a pager that waits never holds a pod up.
+//! A separate thread writes it, so that a stopped terminal or a waiting pager never delays a pod.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -26,19 +26,20 @@ use crate::words::{Sentence, Weight, tell};
 use crate::{PodView, workload_words};
 use outrigger_text::terminal::{safe_text, scrub};
 
-/// Maximum width of the column of names in front of lines; longer names stick out.
+/// The maximum width of the column of names in front of lines. Longer names extend beyond it.
 const LABEL_MAX: usize = 24;
-/// Workloads create pods as they go. The column of names then grows in steps of this, so that it rarely changes.
+/// Workloads create pods while they run. The column of names then grows in steps of this size, so that it
+/// rarely changes.
 const LABEL_STEP: usize = 8;
-/// Characters of a pod's name in front of lines.
+/// The maximum length of a pod's name in front of lines.
 const POD_NAME_MAX: usize = 18;
-/// Maximum lines of an event above the view; the events file has the whole text.
+/// The maximum number of lines of an event above the view. The events file has the whole text.
 const EVENT_LINES_MAX: usize = 8;
-/// The columns of `^C`, which terminals echo in front of a message.
+/// The width of `^C`, which terminals echo in front of a message.
 const ECHO: usize = 2;
-/// Narrower messages could not be read.
+/// Messages are not wrapped to fewer columns than this, because they would be unreadable.
 const MESSAGE_MIN: usize = 20;
-/// A line that is longer is shown in pieces.
+/// Longer lines are shown in pieces.
 const LINE_MAX: usize = 128 << 10;
 
 /// The output format of a run.
@@ -46,86 +47,87 @@ const LINE_MAX: usize = 128 << 10;
 pub enum Format {
     /// Lines for people: events on standard error, the containers' output on standard output.
     Plain,
-    /// A view of all pods, updated all the time, below the containers' output. Needs a terminal.
+    /// A view of all pods below the containers' output, which is updated continuously. It needs a terminal.
     Live,
     /// One JSON object per line, all on standard output.
     Json,
 }
 
-/// Where to use colours.
+/// Which streams use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Colors {
-    /// On standard output.
+    /// Whether standard output uses colours.
     pub out: bool,
-    /// On standard error.
+    /// Whether standard error uses colours.
     pub err: bool,
 }
 
 /// How much is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verbosity {
-    /// What happens, and the containers' own output.
+    /// Events and the containers' own output.
     All,
-    /// The containers' own output, and what went wrong.
+    /// The containers' own output and failures.
     Quiet,
 }
 
-/// What lines say they are of.
+/// The names in front of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Labels {
-    /// The container: there is one pod.
+    /// The container, because there is only one pod.
     Container,
-    /// Pod and container.
+    /// The pod and the container.
     PodAndContainer,
 }
 
 /// How a run is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputOptions {
-    /// How it speaks.
+    /// The output format.
     pub format: Format,
-    /// How much it says.
+    /// How much is shown.
     pub verbosity: Verbosity,
-    /// What lines say they are of.
+    /// The names in front of lines.
     pub labels: Labels,
-    /// Where colours are wanted.
+    /// Which streams use colours.
     pub colors: Colors,
 }
 
-/// Beginnings of lines, by pod and container.
+/// The beginnings of incomplete lines, by pod and container.
 type Partials = BTreeMap<(String, String), Vec<u8>>;
 
-/// The output of a run. Cheap to clone.
+/// The output of a run. Clones are cheap and share the same output.
 #[derive(Clone)]
 pub struct Output {
     format: Format,
     verbosity: Verbosity,
     labels: Labels,
     colors: Colors,
-    /// Standard output is a terminal: control sequences of containers are removed.
+    /// Whether standard output is a terminal. If so, control sequences of containers are removed.
     is_terminal: bool,
     tx: mpsc::Sender<Chunk>,
     stage: Stage,
     /// Incomplete lines, by pod and container.
     partial: Arc<Mutex<Partials>>,
-    /// Found when the first time of day is shown: it takes a walk through all time zones.
+    /// The time zone. It is read when the first time of day is shown, because finding it means looking
+    /// through all time zones.
     zone: Arc<OnceLock<jiff::tz::TimeZone>>,
     /// Whether entries are kept for the closing summary.
     remembers: bool,
 }
 
 impl Output {
-    /// For a process without an end: nothing is kept for a closing summary.
+    /// Keeps nothing for a closing summary, for processes that run without an end.
     #[must_use]
     pub fn without_summary(mut self) -> Self {
         self.remembers = false;
         self
     }
 
-    /// Output to standard output and standard error.
+    /// Creates output to standard output and standard error.
     ///
     /// # Errors
-    /// There can be no thread for it, or the terminal cannot be used.
+    /// The thread cannot be started, or the terminal cannot be used.
     pub fn new(options: OutputOptions) -> io::Result<Self> {
         if options.format == Format::Live {
             let terminal = Stdout::open()?;
@@ -138,7 +140,8 @@ impl Output {
         let output = Output::plain(options, move |chunk| match chunk {
             Chunk::Out(..) if lost => Ok(()),
             Chunk::Out(bytes, _) => match out.write_all(bytes).and_then(|()| out.flush()) {
-                // A reader that is gone has seen enough; otherwise somebody misses what is lost.
+                // A closed pipe means that the reader needs no more output. Other errors lose output, so they
+                // are reported.
                 Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
                     lost = true;
                     writeln!(err, "error: output is lost: cannot write to standard output: {e}")
@@ -156,14 +159,14 @@ impl Output {
         mut write: impl FnMut(&Chunk) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         Output::with(options, move |rx, _| {
-            // Whoever reads our output may have seen enough; the pods go on all the same.
+            // The reader may close our output at any time. The pods continue.
             let mut broken = false;
             for chunk in rx {
                 if !broken {
                     broken = write(&chunk).is_err();
                 }
                 if let Chunk::Close(_, done) = chunk {
-                    // Whoever waited may have gone.
+                    // The waiting task may be gone.
                     let _ = done.send(());
                 }
             }
@@ -249,7 +252,7 @@ impl Output {
             }
         });
         let output = self.clone();
-        // It ends with the process: a read from the keyboard cannot be cancelled.
+        // The thread ends with the process, because a read from the keyboard cannot be cancelled.
         std::thread::Builder::new()
             .name("keys".into())
             .stack_size(64 << 10)
@@ -257,7 +260,7 @@ impl Output {
         Ok(())
     }
 
-    /// Says what is known of a pod now.
+    /// Updates the state of a pod.
     pub fn observe(&self, pod: usize, obs: &Arc<Observation>, waits: &Arc<[(usize, Wait)]>) {
         if self.format != Format::Live {
             return;
@@ -295,12 +298,12 @@ impl Output {
         }
     }
 
-    /// Adds a file to the summary: what it is, and its path.
+    /// Adds a file to the summary, with a description and its path.
     pub fn mention(&self, what: &str, path: &Path) {
         self.stage.scene().written.push((what.to_owned(), path.display().to_string()));
     }
 
-    /// Removes a file from the summary: it could not be written.
+    /// Removes a file from the summary, because it could not be written.
     pub fn retract(&self, what: &str) {
         self.stage.scene().written.retain(|(known, _)| known != what);
     }
@@ -334,9 +337,10 @@ impl Output {
             Format::Json if self.is_quiet() => {}
             Format::Json => self.send(Chunk::Out(self.json_line(&record.to_json()), None)),
             Format::Plain | Format::Live => {
-                // With a single pod only the workload's own lines stick out, and its containers' names stay short.
+                // With a single pod, only the workload's own lines extend beyond the column. The names of its
+                // containers stay short.
                 if self.remembers && self.labels == Labels::PodAndContainer {
-                    // Names with their pods are soon to follow.
+                    // Lines with the names of its pods will follow.
                     let expected = columns(&record.workload).max(2 * LABEL_STEP);
                     widen_in_steps(&mut self.stage.scene(), expected);
                 }
@@ -413,7 +417,7 @@ impl Output {
 
     /// The name in front of a line.
     fn label(&self, pod: &str, container: Option<&str>) -> String {
-        // Lines of a file or a pipe have room, and are searched for whole names.
+        // Lines in a file or a pipe have no width limit, and users search them for whole names.
         let pod = match self.format {
             Format::Live => shorten(pod, POD_NAME_MAX),
             Format::Plain | Format::Json => pod.to_owned(),
@@ -454,8 +458,8 @@ impl Output {
         }
     }
 
-    /// Shows whole lines of a log in CRI format. `room` is dropped when they have been written: whoever hands out lines
-    /// can wait for it, so that a reader that stalls does not fill the memory.
+    /// Shows whole lines of a log in CRI format. `room` is dropped after they are written. The sender can
+    /// wait for this, so that a slow reader does not fill the memory.
     pub fn log(&self, pod: &str, container: &str, lines: &[u8], room: impl Send + 'static) {
         let bytes = match self.format {
             Format::Plain | Format::Live => self.plain_log(pod, container, lines),
@@ -504,11 +508,11 @@ impl Output {
     }
 
     fn send(&self, chunk: Chunk) {
-        // The writer ends only after all senders.
+        // The writer ends only after all senders are dropped.
         let _ = self.tx.send(chunk);
     }
 
-    /// Prints the summary, and waits until everything is written.
+    /// Prints the summary and waits until everything is written.
     pub async fn finish(&self) {
         let summary = match self.format {
             _ if self.is_quiet() => String::new(),
@@ -531,12 +535,12 @@ impl Output {
     }
 }
 
-/// Makes room for a name of a workload or of one of its pods.
+/// Widens the column for the name of a workload or one of its pods.
 fn widen_in_steps(scene: &mut Scene, widest: usize) {
     scene.label = scene.label.max(widest.next_multiple_of(LABEL_STEP).min(LABEL_MAX));
 }
 
-/// A message as it is written to standard error: wrapped on a terminal, unchanged in a file or a pipe.
+/// Prepares a message for standard error: wrapped on a terminal, unchanged in a file or a pipe.
 fn on_stderr(message: String) -> String {
     match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
         Ok(size) if size.ws_col > 0 => {
@@ -546,8 +550,8 @@ fn on_stderr(message: String) -> String {
     }
 }
 
-/// Writes messages of the process itself, each as a whole: above the live view if there is one, else to
-/// standard error.
+/// Writes messages of the process itself, each as a whole. They go above the live view if there is one,
+/// otherwise to standard error.
 pub struct Messages(Output);
 
 impl Write for Messages {
@@ -571,7 +575,7 @@ impl Write for Messages {
 fn speaks_unicode() -> bool {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
-    // If nothing is set: all terminals can, except the Linux console.
+    // If nothing is set, all terminals can, except the Linux console.
     let locale = locale.map(|l| l.to_lowercase());
     locale.is_none_or(|l| l.contains("utf-8") || l.contains("utf8"))
         && set("TERM").as_deref() != Some("linux")
@@ -609,10 +613,10 @@ impl Shown {
 }
 
 impl Output {
-    /// Output that is captured, for tests.
+    /// Creates output that is captured, for tests.
     ///
     /// # Errors
-    /// There can be no thread for it.
+    /// The thread cannot be started.
     pub fn captured(format: Format, verbosity: Verbosity) -> io::Result<(Self, Shown)> {
         let shown = Shown::default();
         let kept = shown.clone();

@@ -1,14 +1,14 @@
 //! Draws the view below the scrolling output.
 //!
-//! Between two writes the terminal is always in its normal state: no mode is changed, no colour is on, the
-//! cursor is visible and at the beginning of the line below the view. So nothing has to be restored, however
-//! the process ends, and output of others appears below the view, not inside it. The terminal echoes Enter,
-//! which moves the cursor down; that is counted ([`Painter::moved_down`]).
+//! Between two writes, the terminal is always in its normal state. No mode is changed and no colour is on.
+//! The cursor is visible and at the beginning of the line below the view. So nothing must be restored, even
+//! if the process is killed. Output of other processes appears below the view, not inside it. The terminal
+//! echoes Enter, which moves the cursor down. These rows are counted ([`Painter::moved_down`]).
 
 use crate::frame::Size;
 use crate::line::{Line, Look};
 
-/// Terminals that know this show everything up to `END` at once; others ignore it.
+/// Terminals that support this sequence show everything up to `END` at once. Others ignore it.
 const BEGIN: &str = "\x1b[?2026h";
 const END: &str = "\x1b[?2026l";
 /// Clears to the end of the line.
@@ -24,28 +24,29 @@ pub(crate) struct Painter {
     look: Look,
     shown: Vec<Line>,
     size: Size,
-    /// How many rows the cursor is below where it was left.
+    /// The number of rows that the cursor has moved down since the last write.
     below: usize,
 }
 
 impl Painter {
-    /// For a terminal on which nothing was drawn yet.
+    /// Creates the state for a terminal on which nothing was drawn yet.
     pub(crate) fn new(look: Look, size: Size) -> Self {
         Painter { look, shown: Vec::new(), size, below: 0 }
     }
 
-    /// Forgets what is shown: another process used the terminal.
+    /// Discards the state, because another process used the terminal.
     pub(crate) fn forget(&mut self) {
         self.shown.clear();
         self.below = 0;
     }
 
-    /// Notes that Enter was pressed this many times, and echoed by the terminal.
+    /// Records that Enter was pressed this many times, which the terminal has echoed.
     pub(crate) fn moved_down(&mut self, rows: usize) {
         self.below = self.below.saturating_add(rows);
     }
 
-    /// What to write, at once, to have `scrolled` above and `view` below it. Empty if nothing changed.
+    /// Returns what to write in one piece to have `scrolled` above and `view` below it. Empty if nothing
+    /// changed.
     pub(crate) fn paint(&mut self, scrolled: &str, view: Vec<Line>, size: Size) -> String {
         let resized = size != self.size;
         let is_moved = self.below > 0;
@@ -58,7 +59,7 @@ impl Painter {
         let up = self.height(size);
         move_up(&mut out, up);
         if resized || is_moved || !scrolled.is_empty() {
-            // Row by row: tmux copies a screen that is cleared as a whole to its history.
+            // Clear row by row, because tmux copies a screen that is cleared as a whole to its history.
             out.push_str(&CLEAR_ROW.repeat(up));
             out.push_str(CLEAR_BELOW);
             move_up(&mut out, up);
@@ -69,14 +70,14 @@ impl Painter {
             out.push_str(CLEAR_LINE);
             out.push('\n');
         }
-        // Lines that are no longer shown, and echoed keys.
+        // Clears lines that are no longer shown, and echoed keys.
         out.push_str(CLEAR_BELOW);
         out.push_str(END);
         (self.shown, self.size, self.below) = (view, size, 0);
         out
     }
 
-    /// Rows that the shown lines take: a terminal that became narrower has wrapped them.
+    /// The number of rows that the shown lines take. A terminal that became narrower has wrapped them.
     fn height(&self, size: Size) -> usize {
         let rows = |line: &Line| match size.columns {
             0 => 1,

@@ -1,4 +1,4 @@
-//! A plan in formats for people and for programs.
+//! Renders a plan in formats for people and for programs.
 
 mod json;
 mod mermaid;

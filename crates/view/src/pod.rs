@@ -1,4 +1,4 @@
-//! The state of a pod, for the view.
+//! The state of a pod as the live view shows it.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::row::Row;
 pub struct PodView {
     /// Its name.
     pub name: Arc<str>,
-    /// The workload that created it, such as `Job/report`; `None` for a pod from the manifest.
+    /// The workload that created it, such as `Job/report`. `None` for a pod from the manifest.
     pub workload: Option<Arc<str>>,
     /// Its plan.
     pub plan: Arc<Plan>,
-    /// What is known of it.
+    /// Its observed state.
     pub obs: Arc<Observation>,
-    /// Why containers wait.
+    /// The containers that wait, and why.
     pub waits: Arc<[(usize, Wait)]>,
-    /// Per container, bytes of its image that are here and, if known, all of them.
+    /// For each container, the pulled bytes of its image and, if known, the total.
     pub pulls: Vec<Option<(u64, Option<u64>)>>,
 }
 
 impl PodView {
-    /// A pod to which nothing has happened yet.
+    /// A pod without any events yet.
     pub fn new(name: Arc<str>, plan: Arc<Plan>, now: Time) -> Self {
         PodView {
             obs: Arc::new(Observation::new(&plan, now)),
@@ -36,12 +36,12 @@ impl PodView {
         }
     }
 
-    /// Whether something is in progress that changes every second.
+    /// Whether it shows something that changes every second.
     pub fn is_moving(&self) -> bool {
         !self.obs.over && (!self.waits.is_empty() || self.obs.stop.is_some())
     }
 
-    /// The pod has become another where it runs.
+    /// Takes the changed plan and observation of a pod that was updated while it runs.
     pub fn update(&mut self, plan: Arc<Plan>, obs: Arc<Observation>) {
         self.pulls.resize(plan.containers.len(), None);
         (self.plan, self.obs) = (plan, obs);
@@ -57,10 +57,10 @@ impl PodView {
 /// The description of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerWords {
-    /// Its state: `running`, `waiting`.
+    /// Its state, such as `running` or `waiting`.
     pub state: String,
-    /// How long it has been in it.
+    /// How long it has been in this state.
     pub since_ms: Option<u64>,
-    /// Why, if that is not obvious.
+    /// The reason, if it is not obvious.
     pub reason: Option<String>,
 }

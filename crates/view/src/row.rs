@@ -7,10 +7,10 @@ use crate::PodView;
 use crate::line::{Line, Paint, wrap};
 use crate::words::{age, signal, span};
 
-/// Decides what is shown if there is no room for everything.
+/// The priority of a row if there is not enough room for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// Failed, or in the way.
+    /// Failed, or blocking others.
     Trouble,
     /// Changing now.
     Moving,
@@ -34,14 +34,14 @@ impl Rank {
     }
 }
 
-/// A container at this moment.
+/// The state of a container at this moment.
 pub(crate) struct Row {
     pub(crate) rank: Rank,
     mark: &'static str,
     paint: Paint,
     pub(crate) state: String,
     restarts: u32,
-    /// How long it has been in its state or, after its end, how long it ran.
+    /// How long it has been in its state. After its end, how long it ran.
     pub(crate) ms: Option<u64>,
     age: String,
     /// The engine's reason for a wait.
@@ -49,7 +49,7 @@ pub(crate) struct Row {
     bar: Option<(u64, Option<u64>)>,
 }
 
-/// Widths of the columns of one pod.
+/// The widths of the columns of one pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Columns {
     pub(crate) name: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Columns {
 }
 
 impl Row {
-    /// Evaluates a container.
+    /// Computes the row of a container.
     pub(crate) fn new(view: &PodView, i: usize, now: Time) -> Row {
         let (plan, obs) = (&view.plan, &view.obs);
         let (p, c) = (&plan.containers[i], &obs.containers[i]);
@@ -110,13 +110,13 @@ impl Row {
             name: view.plan.containers.iter().map(|c| of(&c.name)).max().unwrap_or(0).min(name_max),
             state: most(&|r| of(&r.state)),
             restarts: most(&|r| of(&r.restarts())),
-            // Ages grow; their column should not move with every digit.
+            // Ages grow, but their column should not move with every digit.
             age: most(&|r| of(&r.age)).max(5),
             width,
         }
     }
 
-    /// The line of the container, and at most `details` lines that say why it waits.
+    /// The line of the container, and at most `details` lines with the reason of its wait.
     pub(crate) fn lines(&self, p: &ContainerPlan, i: usize, at: Columns, details: usize) -> Vec<Line> {
         let mut line = Line::of_text(Paint::Plain, if at.width < 40 { "" } else { "  " });
         line.push(self.paint, &format!("{} ", self.mark));
@@ -134,7 +134,7 @@ impl Row {
             line.push_cell(Paint::Dim, &self.age, at.age);
         }
         let beside = at.width.saturating_sub(line.width() + 2);
-        // With enough room the reason is on the same line, else below.
+        // With enough room, the reason is on the same line. Otherwise it is below.
         let inline = beside >= 60;
         let (indent, room) = match (inline, at.width >= 40) {
             (true, _) => (line.width() + 2, beside),
@@ -168,7 +168,7 @@ impl Row {
     }
 }
 
-/// An init container never becomes ready, so its running is not shown as a wait.
+/// Whether a wait is not shown. An init container never becomes ready, so a running one does not wait.
 fn quiet_wait(p: &ContainerPlan, wait: Option<Wait>) -> bool {
     p.role == Role::Init && matches!(wait, Some(Wait::ReadinessProbe))
 }
@@ -229,12 +229,12 @@ fn ended(view: &PodView, i: usize) -> Seen {
     match (exit.failed(), exit.killed_for) {
         (false, _) if comes_back => (Rank::Moving, "◐", Paint::Busy, code, 0),
         (false, _) => (Rank::Done, "✓", Paint::Good, "done".to_owned(), 0),
-        // It did not do what it is there for.
+        // It did not do what it should.
         (
             true,
             Some(KillReason::Liveness | KillReason::Startup | KillReason::PostStart | KillReason::Unknown),
         ) => (Rank::Trouble, "✗", Paint::Bad, code, 0),
-        // It was told to stop, and its exit code shows that: neither a success nor a failure.
+        // It was asked to stop, and its exit code shows that. This is neither a success nor a failure.
         (true, Some(_)) if !comes_back && c.kill.is_none_or(|k| k.killed_at.is_none()) => {
             (Rank::Done, "■", Paint::Plain, code, 0)
         }
@@ -242,7 +242,7 @@ fn ended(view: &PodView, i: usize) -> Seen {
     }
 }
 
-/// `██████░░░░  62 %  12 of 20 MiB`, in `width` columns.
+/// A progress bar in `width` columns, such as `██████░░░░  62 %  12 of 20 MiB`.
 pub(crate) fn bar(done: u64, total: Option<u64>, width: usize) -> Line {
     let mib = |bytes: u64| match bytes {
         0..10_485_760 => format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20),

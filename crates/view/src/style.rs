@@ -13,7 +13,7 @@ pub const SIDECAR: Style = AnsiColor::Cyan.on_default();
 /// Mains.
 pub const MAIN: Style = AnsiColor::Green.on_default().bold();
 
-/// Text in a style; the output stream removes the style if colours are off.
+/// Renders text in a style. The output stream removes the style if colours are off.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }

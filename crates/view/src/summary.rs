@@ -7,13 +7,13 @@ use crate::ledger::{Account, Ended, JobAccount, Ledger, On, PodAccount};
 use crate::line::{Line, Paint, columns, cut, wrap};
 use crate::words::{finished, grace_period, signal, span};
 
-/// Pods that are shown in full.
+/// The maximum number of pods that are shown in full.
 const PODS_MAX: usize = 8;
-/// Causes of lost time that are named.
+/// The maximum number of causes of lost time that are named.
 const NAMED_MAX: usize = 3;
-/// A shorter back-off is none: pods take longer to be made.
+/// A shorter back-off is not shown, because creating a pod takes longer.
 const BACK_OFF_MIN_MS: u64 = 50;
-/// Hints that are repeated.
+/// The maximum number of hints that are repeated.
 const HINTS_MAX: usize = 4;
 
 /// The summary of a run, in lines of at most `width` columns, with the files that were written.
@@ -31,14 +31,14 @@ pub(crate) fn summary(ledger: &Ledger, written: &[(String, String)], width: usiz
     }
     for (what, path) in written {
         let mut line = Line::of_text(Paint::Dim, &format!("{what}: "));
-        // A shortened path is useless, so it may wrap.
+        // A shortened path is useless, so long paths wrap.
         line.push(Paint::Plain, path);
         lines.push(line);
     }
     lines
 }
 
-/// How a Job of several pods ended, after how long, and how much of that it waited.
+/// How a Job of several pods ended, after how long, and how long it waited.
 fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
     let Some((is_success, took_ms, why)) = &job.end else { return };
     let (paint, word) = if *is_success { (Paint::Good, "complete") } else { (Paint::Bad, "failed") };
@@ -63,7 +63,7 @@ fn job_lines(job: &JobAccount, width: usize, lines: &mut Vec<Line>) {
     }
 }
 
-/// All pods if there are few; else those that failed, as far as there is room.
+/// All pods if there are few. Otherwise the failed ones, as far as there is room.
 fn pods_to_tell(pods: &[PodAccount]) -> Vec<usize> {
     let all = pods.len() <= PODS_MAX;
     let wanted = |i: &usize| all || pods[*i].phase != Some(Phase::Succeeded);
@@ -133,7 +133,7 @@ fn pod_lines(pod: &PodAccount, width: usize, lines: &mut Vec<Line>) {
             lines.push(Line::of_text(Paint::Plain, &" ".repeat(indent)).with(Paint::Plain, &text));
         }
     }
-    // The lines with the hints may have scrolled away.
+    // The hints may have scrolled off the screen, so they are repeated.
     let told = pod.hints.iter().take(HINTS_MAX);
     for text in told.flat_map(|text| wrap(text, width.saturating_sub(indent), 6)) {
         lines.push(Line::of_text(Paint::Plain, &" ".repeat(indent)).with(Paint::Bold, &text));
@@ -194,7 +194,7 @@ fn how_ended(c: &Account) -> (Paint, String) {
     (paint, end_words(ended))
 }
 
-/// `code 0`, `code 137 (KILL)`, `code 137 (out of memory)`.
+/// The end as text, such as `code 0`, `code 137 (KILL)` or `code 137 (out of memory)`.
 pub(crate) fn end_words(ended: &Ended) -> String {
     let code = ended.code;
     match (ended.reason, ended.signal) {
@@ -216,19 +216,19 @@ fn facts(pod: &PodAccount, c: &Account) -> Vec<String> {
         1 => facts.push("1 restart".to_owned()),
         n => facts.push(format!("{n} restarts")),
     }
-    // One that never ran says why. How long it waited for what was there does not matter.
+    // A container that never ran shows the reason. How long it waited does not matter then.
     match &c.start_error {
         _ if c.was_started => facts.extend(waited(pod, c)),
         Some(why) => facts.push(format!("could not start: {why}")),
         None if c.has_no_image => facts.push("its image could not be pulled".to_owned()),
-        // The line of the pod says why.
+        // The line of the pod already says why.
         None if pod.set_up_error.is_some() => {}
         None => facts.extend(waited(pod, c)),
     }
     facts
 }
 
-/// `waited 483 ms: 392 ms for proxy, 91 ms for shipper`.
+/// A text such as `waited 483 ms: 392 ms for proxy, 91 ms for shipper`.
 fn waited(pod: &PodAccount, c: &Account) -> Option<String> {
     let total: u64 = c.waited_ms.values().sum();
     let mut parts: Vec<(On, u64)> =

@@ -1,15 +1,16 @@
-//! Tables for people.
+//! Renders tables for people.
 
 use crate::line::{columns, wrap_all};
 
-/// Between two columns.
+/// The space between two columns.
 const GAP: usize = 2;
-/// In front of what stands below a row.
+/// The indent of values that are shown below their row.
 const INDENT: usize = 2;
 
-/// Aligned columns with a heading; empty if there are no rows. The last column is omitted if it is empty.
+/// Renders aligned columns with a heading. Empty if there are no rows. The last column is omitted if it is
+/// empty.
 ///
-/// With a `width` no line is wider: the columns that do not fit are shown below their row, each value with its
+/// With a `width`, no line is wider. Columns that do not fit are shown below their row, each value with its
 /// heading. Nothing is cut off.
 pub fn table<const N: usize>(
     heading: [&str; N],
@@ -48,7 +49,7 @@ pub fn table<const N: usize>(
     out
 }
 
-/// How many of the first columns fit beside each other; at least one.
+/// The number of columns that fit beside each other. It is at least one.
 fn fitting(widths: &[usize], width: usize) -> usize {
     let mut used = 0;
     let fits = |column: &&usize| {
@@ -58,7 +59,7 @@ fn fitting(widths: &[usize], width: usize) -> usize {
     widths.iter().take_while(fits).count().max(1)
 }
 
-/// Values with their headings in lines of at most `width` columns, without those that say nothing.
+/// Values with their headings in lines of at most `width` columns, without empty ones.
 fn below(heading: &[&str], cells: &[&str], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let said = heading.iter().zip(cells).filter(|(_, cell)| !cell.is_empty() && **cell != NONE);

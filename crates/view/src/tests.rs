@@ -1,4 +1,4 @@
-//! Snapshots of the view: the real engine and the real trace, with containers that do what the test says.
+//! Snapshots of the view. They use the real engine and the real trace, with simulated containers.
 
 use std::sync::Arc;
 
@@ -291,7 +291,7 @@ fn the_reason_of_a_stop_is_never_cut() {
     assert_eq!(lines[2], "  help");
 }
 
-/// As in `ps` and in the summary.
+/// `ps` and the summary use the same word.
 #[test]
 fn a_pod_that_was_stopped_is_shown_as_stopped() {
     let ended = |name: &str, stop: bool| {
@@ -441,7 +441,7 @@ fn workloads_stand_above_their_pods() {
     }
 }
 
-/// Between two pods of a Job the view counts down to the next one.
+/// Between two pods of a Job, the view counts down to the next one.
 #[test]
 fn a_job_that_backs_off_counts_down_to_its_next_pod() {
     let workload = |event: WorkloadEvent| WorkloadRecord {
@@ -545,7 +545,7 @@ fn the_summary_of_many_tells_the_failed() {
     insta::assert_snapshot!(lines.iter().map(|l| format!("{}\n", l.render(LOOK))).collect::<String>());
 }
 
-/// The engine decides what a pod that was stopped is called, and everybody uses its word.
+/// The engine decides how a stopped pod is called, and all outputs use this word.
 #[test]
 fn a_pod_that_was_stopped_is_not_called_failed() {
     let plan = job();
@@ -565,7 +565,7 @@ fn a_pod_that_was_stopped_is_not_called_failed() {
     }
 }
 
-/// Lines of a summary after these entries: `(ms, container or "", event, details)`.
+/// The lines of a summary after these entries: `(ms, container or "", event, details)`.
 fn summed(plan: &Plan, entries: &[(u64, &str, &str, Value)]) -> Vec<String> {
     let mut ledger = Ledger::new([("report", plan)]);
     for (at, container, event, details) in entries {
@@ -579,7 +579,7 @@ fn summed(plan: &Plan, entries: &[(u64, &str, &str, Value)]) -> Vec<String> {
     summary(&ledger, &[], 119).iter().map(|line| line.render(LOOK)).collect()
 }
 
-/// A KEP sidecar runs its preStop hook before the mains are told to stop, and waits for them before it is stopped.
+/// A KEP sidecar runs its preStop hook before the mains get their signal, and waits for them before its own.
 #[test]
 fn a_container_is_not_charged_for_the_time_it_waits_for_its_turn_to_stop() {
     let hook = |hook: &str| json!({"hook": hook});
@@ -633,7 +633,7 @@ fn a_grace_period_below_the_minimum_says_what_containers_really_get() {
     assert_eq!(told(term), "sent stop signal; SIGKILL in 2 s");
 }
 
-/// With --fail-fast the pod ends before there is a sandbox, and everything was waiting for that too.
+/// With --fail-fast, the pod ends before it has a sandbox, although its containers wait for the sandbox, too.
 #[test]
 fn a_pod_that_ends_because_of_an_image_says_so() {
     let said = summed(
@@ -652,7 +652,7 @@ fn a_pod_that_ends_because_of_an_image_says_so() {
     assert!(work.ends_with("never ran  its image could not be pulled"), "{work}");
 }
 
-/// A wait for the sandbox is not to blame if a volume, a setting or the container itself is wrong.
+/// A wait for the sandbox is not the cause if a volume, a setting or the container itself is wrong.
 #[test]
 fn a_container_that_never_ran_says_why() {
     let begin = [
@@ -669,7 +669,7 @@ fn a_container_that_never_ran_says_why() {
     assert_eq!(said[0], "report failed after 60 ms: could not be set up: volume \"v\": /x does not exist");
     assert!(of(&said, "work").ends_with("never ran"), "{said:?}");
 
-    // It appeared later.
+    // The missing object appeared later.
     let later = [
         no_volume,
         (560, "", "sandbox-ready", json!({})),
@@ -695,7 +695,7 @@ fn a_container_that_never_ran_says_why() {
     assert!(of(&said, "work").ends_with("never ran  could not start: no such directory"), "{said:?}");
 }
 
-/// A container that had to be killed once, by a liveness probe for example, may stop by itself in the end.
+/// A container that was killed once, for example by a liveness probe, may still stop by itself at the end.
 #[test]
 fn only_the_last_instance_of_a_container_is_called_killed() {
     let plan = job();

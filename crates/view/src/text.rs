@@ -1,10 +1,10 @@
-//! Small text helpers.
+//! Fits messages and names into a width.
 
 use outrigger_text::terminal::one_line;
 
 use crate::line::{columns, wrap_all};
 
-/// A message in lines of at most `width` columns. Its level may be in colour, which takes no room.
+/// Wraps a message to lines of at most `width` columns. Its level may be coloured, which needs no columns.
 pub fn fit_message(message: &str, width: usize) -> String {
     const PLAIN_AGAIN: &str = "\x1b[0m ";
     let Some((level, text)) = message.split_once(PLAIN_AGAIN) else { return fit(message, width) };
@@ -17,7 +17,8 @@ pub fn fit_message(message: &str, width: usize) -> String {
     format!("{level}{PLAIN_AGAIN}{}", &fitted[lead..])
 }
 
-/// A text in lines of at most `width` columns. Its own line breaks stay; further lines of a paragraph are indented.
+/// Wraps a text to lines of at most `width` columns. Its own line breaks stay. Further lines of a paragraph
+/// are indented.
 pub fn fit(text: &str, width: usize) -> String {
     const HANG: usize = 2;
     let mut out = String::with_capacity(text.len());

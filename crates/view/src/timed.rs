@@ -1,4 +1,4 @@
-//! The entries of a trace with their times in milliseconds.
+//! Reads the entries of a trace, with their times in milliseconds.
 
 use outrigger_lifecycle::trace::{self, Record, TraceEvent};
 use thiserror::Error;
@@ -9,22 +9,22 @@ pub enum TimelineError {
     /// An entry lacks a field that every entry has.
     #[error("entry {number} of the trace has no {field:?}")]
     Missing {
-        /// Counted from 1.
+        /// The number of the entry, counted from 1.
         number: usize,
-        /// What is missing.
+        /// The name of the missing field.
         field: &'static str,
     },
     /// A time that cannot be parsed.
     #[error("entry {number} of the trace has the time {text:?}, expected seconds or a date and time in UTC")]
     Time {
-        /// Counted from 1.
+        /// The number of the entry, counted from 1.
         number: usize,
-        /// As written.
+        /// The time as written.
         text: String,
     },
 }
 
-/// One entry, from a file or a simulation.
+/// One entry of a trace, from a file or a simulation.
 pub(crate) struct Line<'a> {
     pub(crate) at: u64,
     pub(crate) container: Option<&'a str>,
@@ -37,7 +37,7 @@ impl Line<'_> {
     }
 }
 
-/// The entries of a trace's first pod, in milliseconds since `zero`; `None` means since the first of them.
+/// The entries of a trace's first pod, in milliseconds since `zero`. `None` means since the first of them.
 pub(crate) fn lines(entries: &[Record], zero: Option<u64>) -> Result<Vec<Line<'_>>, TimelineError> {
     let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
     let mut out = Vec::with_capacity(entries.len());
@@ -64,8 +64,8 @@ pub(crate) fn milliseconds(text: &str) -> Option<u64> {
         let mut time = time.strip_suffix('Z')?.splitn(3, ':');
         let (hours, minutes) = (time.next()?.parse::<i64>().ok()?, time.next()?.parse::<i64>().ok()?);
         let seconds: f64 = time.next()?.parse().ok()?;
-        // Days since 1970 in the Gregorian calendar. Years are counted from March, so that leap days come
-        // last.
+        // Computes the days since 1970 in the Gregorian calendar. Years begin in March here, so that leap
+        // days come last.
         let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
         let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
         let whole = ((days * 24 + hours) * 60 + minutes) * 60;

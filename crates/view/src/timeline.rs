@@ -1,6 +1,7 @@
-//! A trace as a picture: one lane per container. The pods of a workload share one picture and one axis.
+//! Draws a trace as a picture with one lane per container. The pods of a workload share one picture and one
+//! time axis.
 //!
-//! Works on traces alone: of a simulation, or from a file written by `run --events`.
+//! The input is a trace, from a simulation or from a file of `run --events`.
 
 mod ascii;
 mod draw;
@@ -23,12 +24,12 @@ pub use crate::timed::TimelineError;
 pub use draw::{Picture, draw};
 pub use page::{html, svg};
 
-/// How time is drawn.
+/// How time is mapped to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// Long pauses are shortened, so that short events remain visible.
+    /// Long pauses are shortened, so that short events stay visible.
     Compressed,
-    /// To scale.
+    /// Positions are proportional to time.
     Linear,
 }
 
@@ -37,10 +38,10 @@ pub enum Scale {
 pub(crate) enum Kind {
     Pull,
     Start,
-    /// Running, not ready.
+    /// The container runs and is not ready.
     Run,
     Ready,
-    /// Sentence to stop.
+    /// The container is being stopped.
     Stop,
     Backoff,
     Hook,
@@ -62,7 +63,7 @@ pub(crate) enum Sign {
     Completed,
     Failed,
     Trouble,
-    /// A probe whose result changed something.
+    /// A successful probe whose result changed something.
     ProbePassed,
     ProbeFailed,
 }
@@ -74,14 +75,14 @@ pub(crate) struct Mark {
     pub(crate) title: String,
 }
 
-/// What a lane is about.
+/// What a lane shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Subject {
     #[default]
     Container,
-    /// A pod of a workload; the lanes of its containers follow.
+    /// A pod of a workload. The lanes of its containers follow.
     Pod,
-    /// The workload: its waits between pods.
+    /// The waits of a workload between its pods.
     Workload,
 }
 
@@ -93,7 +94,7 @@ pub(crate) struct Lane {
     pub(crate) role: Option<String>,
     pub(crate) bars: Vec<Bar>,
     pub(crate) marks: Vec<Mark>,
-    /// Of a pod: when a phase began.
+    /// The phases of a pod, each with the time it began.
     pub(crate) phases: Vec<(u64, String)>,
 }
 
@@ -110,7 +111,7 @@ pub(crate) struct Opening {
 /// A part of a lane that everything after it waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Critical {
-    /// `None` for the sandbox of a pod without a lane.
+    /// The lane. `None` for the sandbox of a pod that has no lane.
     pub(crate) lane: Option<usize>,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -140,15 +141,15 @@ pub(crate) struct Halt {
 /// A trace with its layout.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
-    /// The pod, or the workload and all its pods: `report`, `Job report`.
+    /// The pod, or the workload and all its pods, such as `report` or `Job report`.
     pub(crate) title: String,
     pub(crate) lanes: Vec<Lane>,
-    /// When its sandbox was created. Pods with a lane of their own have it there.
+    /// The times in which its sandbox was created. Pods with a lane of their own have them there.
     pub(crate) sandbox: Vec<Bar>,
     pub(crate) openings: Vec<Opening>,
-    /// When a phase began. Pods with a lane of their own have it there.
+    /// The phases, each with the time it began. Pods with a lane of their own have them there.
     pub(crate) phases: Vec<(u64, String)>,
-    /// When, and why, pods began to stop.
+    /// When and why pods began to stop.
     pub(crate) stops: Vec<Halt>,
     pub(crate) graces: Vec<Grace>,
     pub(crate) critical: Vec<Critical>,
@@ -159,7 +160,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The timeline of a trace, lanes in the order of the plan.
+    /// Creates the timeline of a trace, with lanes in the order of the plan.
     pub fn new(plan: &Plan, entries: &[Entry]) -> Timeline {
         let mut builder = Builder::new(&plan.pod);
         for c in &plan.containers {
@@ -176,14 +177,14 @@ impl Timeline {
         builder.finish()
     }
 
-    /// The timeline of a trace from a file. Lanes are in the order of the plan if the trace begins with it
-    /// (`planned`), else in the order in which containers appear. Only the first pod of the trace is used;
-    /// [`crate::events`] splits files with several pods.
+    /// Creates the timeline of a trace from a file. Lanes are in the order of the plan if the trace begins
+    /// with it (`planned`), otherwise in the order in which containers appear. Only the first pod of the
+    /// trace is used. [`crate::events`] splits files with several pods.
     pub fn read(entries: &[Record]) -> Result<Timeline, TimelineError> {
         Timeline::since(entries, None)
     }
 
-    /// The same, on an axis that begins at `zero`, in milliseconds; `None` means at the first entry.
+    /// Creates a timeline whose axis begins at `zero`, in milliseconds. `None` means at the first entry.
     fn since(entries: &[Record], zero: Option<u64>) -> Result<Timeline, TimelineError> {
         let pod = entries.first().map(|e| e.pod.as_str()).unwrap_or_default();
         let mut builder = Builder::new(pod);
@@ -193,7 +194,7 @@ impl Timeline {
         Ok(builder.finish())
     }
 
-    /// Marks what the start and the stop waited for, and keeps the advice for the page.
+    /// Marks what the start and the stop waited for. Keeps the advice for the page.
     pub fn mark(&mut self, analysis: &Analysis) {
         let began = analysis.began_ms;
         self.advice = analysis.advice.iter().map(|advice| advice.text.clone()).collect();
@@ -216,18 +217,18 @@ impl Timeline {
         }
     }
 
-    /// The timeline in plain ASCII, `width` columns wide.
+    /// Renders the timeline in plain ASCII, `width` columns wide.
     pub fn ascii(&self, width: usize, scale: Scale) -> String {
         ascii::draw(self, width, scale)
     }
 
-    /// The timeline as SVG, light or dark as the browser prefers.
+    /// Renders the timeline as SVG, light or dark as the browser prefers.
     pub fn svg(&self, scale: Scale) -> String {
         svg::draw(self, scale, svg::WIDE, true)
     }
 
-    /// Pauses that are drawn much shorter than the rest and take at least this part of the width: where each
-    /// begins and ends.
+    /// The pauses that are drawn much shorter than the rest and take at least this part of the width, each
+    /// with its beginning and end.
     fn breaks(&self, scale: Scale, least: f64) -> Vec<(u64, u64)> {
         let places = self.places(scale);
         let pairs = self.moments.windows(2).map(|pair| (pair[0], pair[1]));
@@ -247,7 +248,7 @@ impl Timeline {
             let gap = (at - before) as f64;
             place += match scale {
                 Scale::Linear => gap,
-                // 20 ms are about one step, a minute about eight.
+                // 20 ms are about one step, and a minute is about eight.
                 Scale::Compressed => (1.0 + gap / 20.0).ln(),
             };
             places.insert(at, place);
@@ -262,14 +263,14 @@ impl Timeline {
     }
 }
 
-/// A pause is marked as drawn short if a millisecond of it is this many times narrower than elsewhere.
+/// A pause is marked as shortened if a millisecond of it is this many times narrower than elsewhere.
 const SQUEEZED: f64 = 8.0;
 
 /// The positions of all moments at which something happened.
 struct Places(BTreeMap<u64, f64>);
 
 impl Places {
-    /// The position of a moment, interpolated between two at which something happened.
+    /// The position of a moment, interpolated between the two events around it.
     fn position(&self, at: u64) -> f64 {
         let before = self.0.range(..=at).next_back();
         let after = self.0.range(at..).next();
@@ -285,7 +286,7 @@ impl Places {
 struct Builder {
     timeline: Timeline,
     open: Vec<Open>,
-    /// Since when the sandbox is being created.
+    /// When the creation of the sandbox began.
     sandbox: Option<u64>,
 }
 
@@ -323,12 +324,12 @@ impl Builder {
                 let lane = self.lane(name);
                 self.container(lane, line.at, event);
             }
-            // A file that does not say which: there is no lane for it.
+            // A file that does not name the container. There is no lane for it.
             (TraceEvent::Container(_), None) => {}
         }
     }
 
-    /// An event of the pod as a whole.
+    /// Handles an event of the pod as a whole.
     fn pod(&mut self, at: u64, event: &PodEvent) {
         match event {
             PodEvent::Phase { from, to } => {
@@ -345,20 +346,20 @@ impl Builder {
                 self.sandbox_bar(at, format!("sandbox, refused ({message})"));
             }
             PodEvent::StopBegun { cause, grace_ms, .. } => {
-                // The lanes are known at the end.
+                // The lanes are known only at the end.
                 let halt = Halt { at, cause: cause.name().to_owned(), lanes: 0..0 };
                 self.timeline.stops.push(halt);
                 if let Some(grace_ms) = *grace_ms {
                     self.timeline.graces.push(Grace { from: at, to: at, grace_ms, lanes: 0..0 });
                 }
             }
-            // Not drawn themselves, but their effects are.
+            // These events are not drawn, but their effects are.
             PodEvent::SandboxLost
             | PodEvent::StopShortened { .. }
             | PodEvent::RerunBegun { .. }
             | PodEvent::Rerun
             | PodEvent::Finished { stopped: false, .. } => {}
-            // The same word as in `ps` and in the summary.
+            // `ps` and the summary use the same word.
             PodEvent::Finished { stopped: true, .. } => {
                 if let Some((_, phase)) = self.timeline.phases.last_mut() {
                     *phase = "Stopped".to_owned();
@@ -373,7 +374,7 @@ impl Builder {
         }
     }
 
-    /// The containers of the plan, in its order, with their roles.
+    /// Adds the containers of the plan in its order, with their roles.
     fn planned(&mut self, containers: &[PlannedContainer]) {
         for container in containers {
             let lane = self.lane(&container.name);
@@ -381,7 +382,7 @@ impl Builder {
         }
     }
 
-    /// An event of a container.
+    /// Handles an event of a container.
     fn container(&mut self, lane: usize, at: u64, event: &ContainerEvent) {
         match event {
             ContainerEvent::Pulling => self.open[lane].pull = Some(at),
@@ -422,7 +423,7 @@ impl Builder {
             }
             ContainerEvent::HookCancelled { .. } => self.hook_ended(lane, at, None),
             ContainerEvent::HookEnded { error, .. } => self.hook_ended(lane, at, error.as_deref()),
-            // Not drawn themselves, but their effects are.
+            // These events are not drawn, but their effects are.
             ContainerEvent::ImageChanged
             | ContainerEvent::StartupPassed
             | ContainerEvent::HookOutput { .. }
@@ -478,7 +479,7 @@ impl Builder {
 
     /// Ends the current bar of a lane and begins another.
     fn turn(&mut self, lane: usize, at: u64, next: Option<(Kind, String)>) {
-        // A container that is stopping may still become ready or unready; it is drawn as stopping.
+        // A container that is being stopped may still become ready or unready. It is drawn as stopping.
         let stops = matches!(self.open[lane].life, Some((_, Kind::Stop, _)));
         if stops && matches!(next, Some((Kind::Run | Kind::Ready, _))) {
             return;
@@ -529,13 +530,13 @@ fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
     if text.is_empty() { other } else { text }
 }
 
-/// A time for people: `350 ms`, `1.35 s`, `2m 5s`.
+/// A time for people, such as `350 ms`, `1.35 s` or `2m 5s`.
 pub(crate) fn clock(ms: u64) -> String {
     match ms {
         0 => "0".into(),
         1..1_000 => format!("{ms}ms"),
         1_000..60_000 => {
-            // Three digits are enough.
+            // Three significant digits are enough.
             let text = match ms {
                 0..10_000 => format!("{:.2}", ms as f64 / 1e3),
                 _ => format!("{:.1}", ms as f64 / 1e3),

@@ -1,4 +1,4 @@
-//! A trace as text and as JSON.
+//! Renders a trace as text and as JSON.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::line::{columns, wrap_all};
 use crate::text::shorten;
 
-/// The time of a simulated entry: seconds since the beginning, with milliseconds.
+/// The time of a simulated entry, in seconds with milliseconds since the beginning.
 pub fn time_text(entry: &Entry) -> String {
     format!("{}.{:03}", entry.time.0 / 1_000, entry.time.0 % 1_000)
 }
@@ -24,15 +24,15 @@ pub fn trace_json(plan: &Plan, entries: &[Entry]) -> Vec<Value> {
     trace_records(plan, entries).iter().map(Record::to_json).collect()
 }
 
-/// The columns of the time in front of an entry.
+/// The width of the time in front of an entry.
 const TIME: usize = 9;
-/// The columns of the name of an event.
+/// The width of the name of an event.
 const EVENT: usize = 16;
-/// Names of containers are not shortened further than this.
+/// The minimum width of a shortened container name.
 const NAME_MIN: usize = 6;
 
-/// The trace as text, one line per entry: time, container, event, details. With a `width` no line is wider: details
-/// that do not fit stand below their entry, and long names lose their middle.
+/// Renders the trace as text, one line per entry: time, container, event, details. With a `width`, no line is
+/// wider. Details that do not fit go below their entry, and long names lose their middle.
 pub fn trace_text(plan: &Plan, entries: &[Entry], width: Option<usize>) -> String {
     let longest = entries.iter().map(|entry| entry.event.name().len()).max().unwrap_or(0).max(EVENT);
     let name_max = width.map_or(usize::MAX, |width| width.saturating_sub(TIME + longest + 4).max(NAME_MIN));
@@ -59,7 +59,7 @@ pub fn trace_text(plan: &Plan, entries: &[Entry], width: Option<usize>) -> Strin
     out
 }
 
-/// The details of an entry on one line. What the sentence says is not repeated as fields.
+/// The details of an entry on one line. Fields that the sentence already mentions are left out.
 fn details(event: &TraceEvent) -> String {
     if let TraceEvent::Container(ContainerEvent::Waiting { text, .. }) = event {
         return text.clone();

@@ -1,4 +1,4 @@
-//! Trace entries as sentences without their subject, which is the container or the pod: "exited with code 0
+//! Renders trace entries as sentences without their subject, the container or the pod: "exited with code 0
 //! after 10 ms".
 
 use outrigger_lifecycle::trace::{
@@ -13,11 +13,11 @@ use outrigger_text::HumanDuration;
 /// How important a sentence is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Expected.
+    /// An expected event.
     Routine,
-    /// Worth keeping on the screen even with a live view.
+    /// An event that stays on the screen even with a live view.
     Notable,
-    /// Something went wrong.
+    /// A failure.
     Trouble,
 }
 
@@ -28,7 +28,7 @@ pub struct Sentence {
     pub weight: Weight,
     /// The sentence.
     pub text: String,
-    /// What to do about it.
+    /// How to fix a failure.
     pub hint: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Sentence {
     }
 }
 
-/// A duration, with milliseconds while it is short.
+/// A duration, with milliseconds if it is short.
 pub(crate) fn span(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -46,7 +46,7 @@ pub(crate) fn span(ms: u64) -> String {
     }
 }
 
-/// `grace period 30 s`. Containers have a minimum of time to react, which may be longer.
+/// A text such as `grace period 30 s`. Containers have a minimum time to react, which may be longer.
 pub(crate) fn grace_period(ms: u64) -> String {
     match ms {
         1..STOP_MIN_MS => {
@@ -60,7 +60,7 @@ pub(crate) fn grace_period(ms: u64) -> String {
     }
 }
 
-/// A duration that keeps growing: no more precise than can be read.
+/// A duration that keeps growing, with a precision that can be read.
 pub(crate) fn age(ms: u64) -> String {
     match ms {
         0..10_000 => HumanDuration(ms / 100 * 100).to_string(),
@@ -88,7 +88,7 @@ pub fn signal(number: i32) -> String {
     known.to_owned()
 }
 
-/// The sentence of an entry. `None` if another entry says the same better.
+/// The sentence of an entry. `None` if another entry describes the same event better.
 pub fn tell(entry: &Record) -> Option<Sentence> {
     let mut told = match &entry.event {
         TraceEvent::Pod(event) => tell_pod(event),
@@ -101,7 +101,7 @@ pub fn tell(entry: &Record) -> Option<Sentence> {
     Some(told)
 }
 
-/// The hint of an entry: the line of the manifest, and what to do. `job.yaml:12: check the name`.
+/// The hint of an entry with the line of the manifest, such as `job.yaml:12: check the name`.
 pub(crate) fn hint(entry: &Record) -> Option<String> {
     match (&entry.manifest, &entry.hint) {
         (None, None) => None,
@@ -125,7 +125,7 @@ fn trouble(text: String) -> Option<Sentence> {
 
 fn tell_pod(event: &PodEvent) -> Option<Sentence> {
     match event {
-        // For programs.
+        // This event is for programs.
         PodEvent::Planned { .. } => None,
         PodEvent::SandboxCreating { attempt: 0 } => routine("creating sandbox".to_owned()),
         PodEvent::SandboxCreating { attempt: before } => {
@@ -157,7 +157,7 @@ fn tell_pod(event: &PodEvent) -> Option<Sentence> {
 
 fn tell_container(event: &ContainerEvent) -> Option<Sentence> {
     match event {
-        // For programs.
+        // This event is for programs.
         ContainerEvent::Log { .. } => None,
         ContainerEvent::Pulling => routine("pulling image".to_owned()),
         ContainerEvent::Pulled => routine("image ready".to_owned()),
@@ -195,7 +195,7 @@ fn tell_container(event: &ContainerEvent) -> Option<Sentence> {
             Some(KillingReason::ExceededGracePeriod) => "killed: grace period is over".to_owned(),
             None => "killed".to_owned(),
         }),
-        // The pod says it once for all containers; `terminating` says when it happens.
+        // The pod reports it once for all containers, and `terminating` reports when it happens.
         ContainerEvent::KillBegun { cause: KillReason::PodStop, .. } => None,
         ContainerEvent::KillBegun { message, .. } => trouble(format!("stopping: {message}")),
         ContainerEvent::Exited { .. } => exited(event),
@@ -208,7 +208,8 @@ fn tell_container(event: &ContainerEvent) -> Option<Sentence> {
     }
 }
 
-/// The one word for the end of a pod. Kubernetes' phase of a pod that was stopped is `Failed`, but nothing went wrong.
+/// The word for the end of a pod. In Kubernetes, a stopped pod has the phase `Failed`, although nothing
+/// failed.
 pub(crate) fn finished(phase: Phase, stopped: bool) -> &'static str {
     match phase {
         Phase::Succeeded => "succeeded",
@@ -233,7 +234,7 @@ fn next_try(retry_in_ms: Option<u64>) -> String {
 
 fn waiting(wait: &WaitReason, text: &str) -> Option<Sentence> {
     match wait {
-        // The pod says it once for all containers.
+        // The pod reports it once for all containers.
         WaitReason::Sandbox => None,
         // The entry of the failure has the reason, and the time of the next attempt.
         WaitReason::ImageRetry { .. } | WaitReason::StartRetry { .. } => None,

@@ -1,4 +1,4 @@
-//! Events of workloads as sentences without their subject, which is the workload.
+//! Renders events of workloads as sentences without their subject, the workload.
 
 use outrigger_lifecycle::trace::{WorkloadEvent, WorkloadRecord};
 use outrigger_text::HumanDuration;

@@ -1,4 +1,4 @@
-//! A life as text, JSON and pictures.
+//! A trace as text, JSON and pictures.
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{FeatureGates, Plan, PodInput, Time, plan, trace};
@@ -73,7 +73,8 @@ fn the_picture_shows_what_happened() {
     assert!(lane("phase").contains("Succeeded"), "{text}");
 }
 
-/// Two pods of a Job, one after the other, each of one container that ran for 3 s; 10 s of back-off between them.
+/// Two pods of a Job, one after the other. Each has one container that ran for 3 s, and there are 10 s of
+/// back-off between them.
 fn failed_once() -> Events {
     let job = |at: &str, event: &str, details: Value| {
         let mut line = json!({"time": at, "workload": "Job/report", "event": event});
@@ -127,7 +128,7 @@ fn the_pods_of_a_job_share_one_axis_and_the_back_off_between_them_is_shown() {
         assert!(back_off.contains(". 10s ."), "{plain}");
         let apps: Vec<&&str> = lines.iter().filter(|l| l.starts_with("app")).collect();
         assert_eq!(apps.len(), 2, "{plain}");
-        // To scale: the failure at 3 s, the second pod from 13 s to 16 s.
+        // The scale is linear: the failure is at 3 s, and the second pod runs from 13 s to 16 s.
         let (left, cells) = (11.0, width as f64 - 11.0);
         let near = |column: f64, seconds: f64| ((column - left) / cells * 16.0 - seconds).abs() < 0.8;
         assert!(near(at(apps[0], 'x'), 3.0), "{plain}");
@@ -180,7 +181,7 @@ fn the_analysis_of_a_job_counts_the_back_off_between_its_pods() {
     }
 }
 
-/// Several moments may have the same time when it is rounded.
+/// Several moments may have the same time after rounding.
 #[test]
 fn no_time_stands_twice_on_an_axis() {
     let at = |ms: u64| json!({"time": format!("{:.3}", ms as f64 / 1e3), "pod": "p", "container": "a", "event": "started"});
@@ -207,7 +208,7 @@ fn no_time_stands_twice_on_an_axis() {
     }
 }
 
-/// `ps` and the summary of a run say the same.
+/// `ps` and the summary of a run use the same word.
 #[test]
 fn a_pod_that_was_stopped_has_not_failed() {
     for (stopped, word, other) in [(true, "Stopped", "Failed"), (false, "Failed", "Stopped")] {
@@ -223,7 +224,7 @@ fn a_pod_that_was_stopped_has_not_failed() {
     }
 }
 
-/// Text without colours.
+/// The text without colours.
 fn strip(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let first = parts.next().unwrap_or_default().to_owned();
@@ -244,7 +245,7 @@ fn svg_is_well_formed_and_complete() {
     ] {
         assert!(svg.contains(part), "no {part}");
     }
-    // Every tag is closed, in order.
+    // Every tag is closed, in the right order.
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
         let tag = tag.split('>').next().unwrap_or_default();
@@ -342,7 +343,7 @@ fn a_pod_that_failed_did_not_complete() {
     assert!(complete.contains("Stop (completed): "), "{complete}");
 }
 
-/// Two instances that the startup probe ended: each ran, and the time after the last is back-off.
+/// The startup probe ended two instances. Each ran, and the time after the last is back-off.
 #[test]
 fn a_startup_probe_that_ends_containers_is_named() {
     let failure = || json!({"kind": "startup", "outcome": "failure", "period_ms": 1_000});
@@ -379,7 +380,7 @@ fn a_startup_probe_that_ends_containers_is_named() {
     );
 }
 
-/// Below the minimum, a shorter grace period changes nothing.
+/// At the minimum, a shorter grace period changes nothing.
 #[test]
 fn a_grace_period_at_the_minimum_is_not_to_be_lowered() {
     for (grace_ms, lower) in [(1_000, false), (2_000, false), (30_000, true)] {

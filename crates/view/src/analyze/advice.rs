@@ -1,4 +1,4 @@
-//! What would make a pod faster, as far as the trace proves it.
+//! Advice that would make a pod faster, if the trace proves it.
 
 use outrigger_lifecycle::annotations::DEPENDS_ON;
 use outrigger_lifecycle::trace::{ContainerEvent, Kind, TraceEvent};
@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use super::{Link, LinkKind, Start, Stop, Trace};
 
-/// Each restart would give the same advice about it.
+/// Advice on this field is given only once, because each restart would cause the same.
 const STARTUP_THRESHOLD: &str = "startupProbe.failureThreshold";
-/// Savings below this are not mentioned.
+/// Smaller savings are not mentioned.
 pub(super) const WORTH_MS: u64 = 1_000;
 
-/// A field to change.
+/// Advice to change a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Advice {
-    /// The container; `None` for the pod or the workload.
+    /// The container. `None` for the pod or the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The field as written in the manifest, below the container or the pod's spec.
+    /// The field as written in the manifest, relative to the container or the pod's spec.
     pub field: &'static str,
-    /// The most it can have cost.
+    /// The most time that it can have cost.
     pub cost_ms: u64,
     /// The advice as text.
     pub text: String,
@@ -37,7 +37,7 @@ pub(super) fn advise(trace: &Trace<'_>, start: Option<&Start>, stop: Option<&Sto
     for link in stop.iter().flat_map(|s| &s.chain) {
         out.extend(link.container.as_deref().and_then(|name| on_stop(trace, name, link, grace_ms)));
     }
-    // The most expensive first, and the same field of a container that was restarted once.
+    // The most expensive come first. A field of a container that was restarted is listed once.
     out.sort_by_key(|a| std::cmp::Reverse(a.cost_ms));
     let mut seen = std::collections::BTreeSet::new();
     out.retain(|a| a.field != STARTUP_THRESHOLD || seen.insert(a.container.clone()));
@@ -69,7 +69,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
                 "`{name}`'s postStart hook took {cost}, and containers that wait for `{name}` start only after it"
             ),
         ),
-        // The link before it says why it was stopped.
+        // The link before it already says why the container was stopped.
         LinkKind::BackOff if killed_for(trace, name, link.from_ms).is_some() => None,
         LinkKind::BackOff => advice(
             "command",
@@ -83,7 +83,7 @@ fn on_start(trace: &Trace<'_>, name: &str, link: &Link) -> Option<Advice> {
     }
 }
 
-/// What the timing of a probe cost.
+/// Advice on the timing of a probe.
 fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option<Advice> {
     let within = trace.of_container(name).filter(|l| (link.from_ms..=link.to_ms).contains(&l.at));
     let probes: Vec<(u64, ProbeOutcome, Option<u64>)> = within
@@ -112,7 +112,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
     let (startup, kind) = (which == ProbeKind::Startup, which.name());
     let container = Some(name.to_owned());
     let Some(last) = last_failure else {
-        // The first attempt passed, so the time before it was not spent on failures.
+        // The first attempt passed, so no time before it was spent on failures.
         let delay = passed.saturating_sub(link.from_ms);
         let field =
             if startup { "startupProbe.initialDelaySeconds" } else { "readinessProbe.initialDelaySeconds" };
@@ -122,7 +122,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
         );
         return (delay >= WORTH_MS).then_some(Advice { container, field, cost_ms: delay, text });
     };
-    // It became healthy between the last failure and the success. Traces do not have every failure of a
+    // It became healthy between the last failure and the success. A trace does not have every failure of a
     // readiness probe, but the cost is at most one period.
     let period = probes.iter().find_map(|(.., period_ms)| *period_ms)?;
     let (cost_ms, seconds) = ((passed - last.min(passed)).min(period), period / 1_000);
@@ -137,7 +137,7 @@ fn probe(trace: &Trace<'_>, name: &str, link: &Link, which: ProbeKind) -> Option
     Some(Advice { container, field, cost_ms, text })
 }
 
-/// Why the instance of a container that ended at a moment was stopped, if it was.
+/// Why the instance that ended at this moment was stopped. `None` if it was not stopped.
 fn killed_for(trace: &Trace<'_>, name: &str, at: u64) -> Option<KillReason> {
     trace.of_container(name).filter(|l| l.at == at).find_map(|l| match l.event {
         TraceEvent::Container(ContainerEvent::Exited { killed_for, .. }) => *killed_for,
@@ -156,7 +156,7 @@ fn on_stop(trace: &Trace<'_>, name: &str, link: &Link, grace_ms: Option<u64>) ->
             let killed = trace
                 .of_container(name)
                 .any(|l| l.is(Kind::Killing) && (link.from_ms..=link.to_ms).contains(&l.at));
-            // No grace period is shorter than the minimum.
+            // A grace period cannot be shorter than the minimum.
             let (comma, lower) = match grace_ms.is_some_and(|grace| grace <= STOP_MIN_MS) {
                 true => (" or", ""),
                 false => (",", ", or lower terminationGracePeriodSeconds"),

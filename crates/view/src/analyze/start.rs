@@ -6,7 +6,7 @@ use outrigger_lifecycle::{HookKind, KillReason, Need};
 use super::{LinkKind, Start, Trace, Walk};
 use crate::timed::Line;
 
-/// More steps than any pod needs. A trace from elsewhere must not cause an endless loop.
+/// More steps than any pod needs. A trace of unknown origin must not cause an endless loop.
 const STEPS_MAX: usize = 10_000;
 
 pub(super) fn critical_path(trace: &Trace<'_>) -> Option<Start> {
@@ -18,7 +18,7 @@ pub(super) fn critical_path(trace: &Trace<'_>) -> Option<Start> {
         let chain = chain(trace, last, moment, end);
         return Some(Start { complete: false, last: last.to_owned(), took_ms: end, stuck: Some(why), chain });
     }
-    // Init containers never become ready: in a pod without others, the start ends with the last of them.
+    // Init containers never become ready. If a pod has no others, its start ends with the last of them.
     let ended = |name: &str| trace.last(name, &[Kind::Exited], limit).map(|l| l.at);
     let (last, at, moment) = names
         .iter()
@@ -32,13 +32,13 @@ pub(super) fn critical_path(trace: &Trace<'_>) -> Option<Start> {
     Some(Start { complete: true, last: last.to_owned(), took_ms: at, stuck: None, chain })
 }
 
-/// A container that did not come up, what was missing, and why. Of several, the one that does not wait for
-/// another.
+/// A container that did not become ready, what was missing, and why. If there are several, it is one that
+/// does not wait for another.
 fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, String)> {
     let stop = trace.lines.iter().position(|l| l.container.is_none() && l.is(Kind::StopBegun));
     let before = &trace.lines[..stop.unwrap_or(trace.lines.len())];
     let turns = [Kind::Waiting, Kind::Starting, Kind::Started, Kind::Exited];
-    // Its last event, unless it has come up.
+    // Its last event, unless it became ready.
     let last = |name: &str| {
         let own = || before.iter().filter(|l| l.container == Some(name));
         let up = own().any(|l| l.is(Kind::Ready));
@@ -58,7 +58,7 @@ fn stuck<'a>(trace: &Trace<'a>, names: &[&'a str]) -> Option<(&'a str, Moment, S
     Some((name, moment, why))
 }
 
-/// What others wait for.
+/// The moment of a container's life that others wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     Launched,
@@ -103,7 +103,7 @@ fn life<'t, 'a>(trace: &'t Trace<'a>, name: &str, moment: Moment, walk: &mut Wal
                 instance(trace, name, turn.at, moment, walk);
                 continue;
             }
-            // The end that was waited for, or what happened just after the moment.
+            // The exit that was waited for, or an exit just after the moment.
             TraceEvent::Container(ContainerEvent::Exited { code: 0, .. })
                 if first.is_none() && moment == Moment::Completed =>
             {
@@ -192,7 +192,7 @@ fn instance(trace: &Trace<'_>, name: &str, starting: u64, moment: Moment, walk: 
     walk.back(Some(name), LinkKind::Start, starting, format!("`{name}` is started"));
 }
 
-/// What allowed a container to start: explains it, or returns the container to continue with.
+/// Explains what allowed a container to start, or returns the container to continue with.
 fn opened_by(
     trace: &Trace<'_>,
     name: &str,
@@ -204,7 +204,7 @@ fn opened_by(
     let sandbox = trace.pod(Kind::SandboxReady).filter(|l| l.at <= at).last().map(|l| l.at);
     let gate = match starting {
         Some(line) => opened_gate(line),
-        // It was never started: the gate it waits for, if any.
+        // It was never started. Use the gate it waits for, if any.
         None => trace.last(name, &[Kind::Waiting], at).and_then(|line| {
             let TraceEvent::Container(ContainerEvent::Waiting {
                 wait: WaitReason::Gate { on, need }, ..
@@ -249,8 +249,8 @@ fn opened_gate(line: &Line<'_>) -> Option<(u64, String, Moment)> {
 fn pulls(trace: &Trace<'_>, name: &str, walk: &mut Walk) {
     for _ in 0..STEPS_MAX {
         let events = [Kind::Pulling, Kind::Pulled, Kind::PullFailed];
-        // Several may share one moment, some of them already passed. A pull that took no time explains
-        // nothing.
+        // Several pulls may share one moment, some of them already explained. A pull that took no time
+        // explains nothing.
         let Some(line) =
             trace.of_container(name).rev().find(|l| l.at < walk.at && events.contains(&l.event.kind()))
         else {

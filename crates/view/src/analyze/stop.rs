@@ -7,7 +7,7 @@ use outrigger_text::HumanDuration;
 use super::{LinkKind, Stop, Trace, Walk};
 use crate::timed::Line;
 
-/// More steps than any pod has containers; see [`super::start`].
+/// More steps than any pod has containers, to prevent an endless loop.
 const STEPS_MAX: usize = 10_000;
 
 pub(super) fn stop_path(trace: &Trace<'_>) -> Option<Stop> {
@@ -38,7 +38,7 @@ pub(super) fn stop_path(trace: &Trace<'_>) -> Option<Stop> {
     })
 }
 
-/// What failed in a pod that ended by itself: the mains of a failed pod are done, too.
+/// What failed in a pod that ended by itself. The mains of a failed pod are done, too.
 fn failed(trace: &Trace<'_>, begun: u64) -> Option<String> {
     let has_failed = |l: &Line<'_>| {
         matches!(l.event, TraceEvent::Pod(PodEvent::Finished { phase: Phase::Failed, stopped: false }))
@@ -122,7 +122,7 @@ fn hook(trace: &Trace<'_>, name: &str, which: HookKind, begun: u64, walk: &mut W
     walk.back(Some(name), LinkKind::PreStop, from, text);
 }
 
-/// The container this one had to wait for before it was told to stop.
+/// The container that this one had to wait for before its stop signal.
 fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<String> {
     let at = walk.at;
     let waits = trace.of_container(name).rev().filter(|l| l.at >= begun && l.at < at);
@@ -137,8 +137,8 @@ fn turn(trace: &Trace<'_>, name: &str, begun: u64, walk: &mut Walk) -> Option<St
             return None;
         }
     };
-    // If it was told to stop while the other was still running, the grace period was over: the other had used
-    // it up.
+    // It got its signal while the other was still running. So the grace period was over, and the other had
+    // used it up.
     if let Some(exited) = trace.last(on, &[Kind::Exited], at).filter(|l| l.at >= begun) {
         let text = format!("`{name}` could be stopped but has not been told yet");
         walk.back(Some(name), LinkKind::Wait, exited.at, text);
@@ -154,7 +154,7 @@ enum Turn<'a> {
     FirstPreStop(&'a str),
 }
 
-/// The other container that a stop waits for, if any.
+/// What a stop waits for in another container, if anything.
 fn turn_of(wait: &WaitReason) -> Option<Turn<'_>> {
     match wait {
         WaitReason::StopTurn { on } => Some(Turn::Exit(on)),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::LinkKind::{self, *};
 use super::*;
 
-/// `(seconds, container or "", event, details)`.
+/// A trace entry as `(seconds, container or "", event, details)`.
 type Row = (f64, &'static str, &'static str, Value);
 
 fn entries(rows: &[Row]) -> Vec<Record> {
@@ -119,7 +119,7 @@ fn a_slow_probe_is_blamed_only_when_the_trace_proves_it() {
         ("startup", 5, &[1.0, 6.0], 11.0, Some(("startupProbe.periodSeconds", 5_000))),
         ("startup", 10, &[0.2, 0.3, 0.5, 0.9], 1.3, None),
         ("startup", 10, &[], 8.0, Some(("startupProbe.initialDelaySeconds", 7_900))),
-        // Failures after the verdict are not in the trace.
+        // Once a probe has failed, further failures are not in the trace.
         ("readiness", 10, &[0.2], 32.0, Some(("readinessProbe.periodSeconds", 10_000))),
         ("readiness", 10, &[0.2, 10.2], 20.2, Some(("readinessProbe.periodSeconds", 10_000))),
         ("readiness", 10, &[], 0.3, None),
@@ -245,8 +245,8 @@ fn a_stop_is_walked_back_through_turns_and_hooks() {
     assert_eq!(fields, ["lifecycle.stopSignal", "lifecycle.preStop"]);
 }
 
-/// In a native pod whose main ignores TERM, the sidecar is told to stop at the end of the grace period, while
-/// the main is being killed. The time is the main's.
+/// The main of a native pod ignores TERM. So the sidecar gets its signal at the end of the grace period,
+/// while the main is being killed. The main has used the time.
 #[test]
 fn who_uses_up_the_grace_is_named_even_if_it_ends_after_others_were_told() {
     for (first_exit, sidecar_exit) in [(30.1, 30.2), (30.1, 32.1)] {

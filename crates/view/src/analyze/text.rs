@@ -1,4 +1,4 @@
-//! An analysis for people.
+//! Renders an analysis as text for people.
 
 use outrigger_text::HumanDuration;
 
@@ -7,14 +7,14 @@ use crate::line::wrap_all;
 use crate::style::{DIM, HEADING, paint};
 use crate::words::grace_period;
 
-/// The columns of a time and of a duration, with the gaps around them.
+/// The width of the time and duration columns, with the gaps around them.
 const INDENT: usize = 4 + 9 + 2 + 8 + 2;
 /// A shorter back-off would be shown as 0 s.
 const BACK_OFF_MIN_MS: u64 = 50;
-/// Where there is less room for texts than this beside the times, they stand below.
+/// If there are fewer columns for texts beside the times, texts are put below the times.
 const BESIDE_MIN: usize = 24;
 
-/// Analyses as text in lines of at most `width` columns: each workload before its pods.
+/// Renders analyses in lines of at most `width` columns. Each workload comes before its pods.
 pub fn text(workloads: &[WorkloadAnalysis], pods: &[Analysis], width: usize) -> String {
     let mut out: Vec<String> = Vec::new();
     let mut last: Option<&str> = None;
@@ -31,7 +31,7 @@ pub fn text(workloads: &[WorkloadAnalysis], pods: &[Analysis], width: usize) -> 
     out.join("\n")
 }
 
-/// What a pod waited for.
+/// Renders the analysis of a pod.
 fn pod_text(analysis: &Analysis, width: usize) -> String {
     let mut out = heading(&format!("Pod {}", analysis.pod), 0, width);
     match &analysis.start {
@@ -44,7 +44,7 @@ fn pod_text(analysis: &Analysis, width: usize) -> String {
     out + &advice(analysis.advice.iter().map(|advice| advice.text.as_str()), 2, width)
 }
 
-/// How a workload spent its time.
+/// Renders the analysis of a workload.
 fn workload_text(analysis: &WorkloadAnalysis, width: usize) -> String {
     let took = HumanDuration(analysis.took_ms);
     let mut head = analysis.workload.replacen('/', " ", 1);
@@ -110,7 +110,7 @@ fn chain(links: &[Link], began: u64, width: usize) -> String {
     links.iter().filter(tells).map(|link| row(began + link.from_ms, link.ms(), &link.text, width)).collect()
 }
 
-/// When something began, how long it took, and what it was.
+/// One row: when something began, how long it took, and what it was.
 fn row(from_ms: u64, ms: u64, text: &str, width: usize) -> String {
     let at = paint(DIM, &format!("{:>9.3}", from_ms as f64 / 1e3));
     let head = format!("    {at}  {:>8}", format!("{:.3} s", ms as f64 / 1e3));

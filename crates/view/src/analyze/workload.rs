@@ -1,4 +1,4 @@
-//! How the time of a workload was spent: in its pods, and between them.
+//! Analyses how the time of a workload was spent, in its pods and between them.
 
 use outrigger_lifecycle::trace::{PodEvent, TraceEvent, WorkloadEvent, WorkloadRecord};
 use outrigger_text::HumanDuration;
@@ -9,7 +9,7 @@ use crate::events::{PodEvents, WorkloadEvents};
 use crate::timed::{TimelineError, lines, milliseconds};
 use crate::words::finished;
 
-/// What a workload did for a while.
+/// What a part of a workload's time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StretchKind {
@@ -23,21 +23,21 @@ pub enum StretchKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stretch {
-    /// The kind.
+    /// What the time was spent on.
     pub kind: StretchKind,
-    /// The pod, of a pod.
+    /// The pod, if the kind is `Pod`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// Since the first entry of the workload.
+    /// The beginning, in milliseconds since the first entry of the workload.
     pub from_ms: u64,
-    /// Since the first entry of the workload.
+    /// The end, in milliseconds since the first entry of the workload.
     pub to_ms: u64,
-    /// The same as text.
+    /// The stretch as text.
     pub text: String,
 }
 
 impl Stretch {
-    /// How long it took.
+    /// The length of the stretch.
     pub fn ms(&self) -> u64 {
         self.to_ms - self.from_ms
     }
@@ -47,9 +47,9 @@ impl Stretch {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadEnd {
-    /// Whether it did what it was there for.
+    /// Whether the workload succeeded.
     pub is_success: bool,
-    /// The same as text: `complete`, `failed: BackoffLimitExceeded`.
+    /// The end as text, such as `complete` or `failed: BackoffLimitExceeded`.
     pub text: String,
 }
 
@@ -57,19 +57,19 @@ pub struct WorkloadEnd {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadAnalysis {
-    /// Its kind and name: `Job/report`.
+    /// The kind and name, such as `Job/report`.
     pub workload: String,
     /// The time of its first entry, in milliseconds of the trace's own clock.
     #[serde(skip)]
     pub zero_ms: u64,
-    /// How it ended, if it did.
+    /// How it ended. `None` if it did not end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<WorkloadEnd>,
-    /// From its first entry to its end, or to the last entry.
+    /// The time from its first entry to its end, or to the last entry.
     pub took_ms: u64,
     /// How long it waited for a back-off while none of its pods ran.
     pub back_off_ms: u64,
-    /// Its pods and waits, by the time they began.
+    /// Its pods and waits, sorted by their beginning.
     pub stretches: Vec<Stretch>,
     /// What would make it faster.
     pub advice: Vec<Advice>,
@@ -110,7 +110,7 @@ pub fn analyze_workload(
                 };
                 let next = entries.clone().skip(i + 1).find(next).map_or(end_ms, |(_, at)| at);
                 let to_ms = at.saturating_add(*wait_ms).min(next.max(at)).min(end_ms.max(at));
-                // The pod is created a moment after the wait; that moment belongs to it.
+                // The pod is created a moment after the wait. That moment counts as part of the wait.
                 let to_ms = if next > to_ms && next - to_ms < MOMENT_MS { next } else { to_ms };
                 let text = format!("back-off of {} after a failed pod", HumanDuration(*wait_ms));
                 let kind = StretchKind::BackOff;
@@ -144,7 +144,7 @@ pub fn analyze_workload(
     Ok(WorkloadAnalysis { workload, zero_ms, end, took_ms, back_off_ms, stretches, advice })
 }
 
-/// A pod that is created this soon after a wait was created because of its end.
+/// A pod that is created this soon after a wait was created because the wait ended.
 const MOMENT_MS: u64 = 1_000;
 
 fn time(index: usize, entry: &WorkloadRecord) -> Result<u64, TimelineError> {
@@ -167,7 +167,7 @@ fn pod_stretch(pod: &PodEvents, zero_ms: u64) -> Result<Stretch, TimelineError> 
 /// How long there was a back-off and no pod. `stretches` are sorted by their beginning.
 fn idle(stretches: &[Stretch]) -> u64 {
     let (mut idle, mut busy_to, mut counted_to) = (0, 0, 0);
-    // A pod that begins within a wait ends it.
+    // A pod that begins during a wait ends it.
     let next_pod = |at: u64| {
         let pods = stretches.iter().filter(|s| s.kind == StretchKind::Pod);
         pods.map(|s| s.from_ms).find(|from| *from >= at).unwrap_or(u64::MAX)

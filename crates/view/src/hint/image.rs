@@ -32,13 +32,13 @@ pub(super) fn hint(
             "check that {} is a registry this machine can reach; images on disk need no registry: rootfs:/DIR, oci:DIR, docker-archive:FILE",
             registry(reference)
         ),
-        // The message says how to fix it.
+        // The message already says how to fix it.
         Some(PullCause::InvalidName | PullCause::NoSpace) | None => String::new(),
     };
     Hint::at(path.field("image"), hint)
 }
 
-/// Whether a reference names a path of this machine.
+/// Whether a reference is a path on this machine.
 fn is_on_disk(reference: &str) -> bool {
     ["oci:", "oci-archive:", "docker-archive:", "rootfs:"].iter().any(|kind| reference.starts_with(kind))
 }

@@ -1,6 +1,6 @@
-//! Hints on failures: the line of the manifest that caused one, and what to do about it.
+//! Hints on failures: the line of the manifest that caused a failure, and how to fix it.
 //!
-//! The input is the pod and a trace entry, the result a place and a sentence. Both become fields of the
+//! The input is the pod and a trace entry. The result is a place and a sentence. Both become fields of the
 //! entry, so that the terminal, the events file and the closing summary agree.
 
 mod image;
@@ -24,9 +24,9 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 /// A hint on one failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// The place in the pod; `None` if no line of the manifest causes it.
+    /// The place in the pod. `None` if no line of the manifest causes the failure.
     path: Option<FieldPath>,
-    /// What to do. Empty if the message already says it and only the place is missing.
+    /// How to fix it. Empty if the message already says it and only the place is missing.
     text: String,
 }
 
@@ -58,28 +58,28 @@ pub struct Subject<'a> {
 /// A process that listens on a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortHolder {
-    /// The process that runs the pod, for another of its pods.
+    /// The process that runs the pod listens for another of its pods.
     ThisProcess,
-    /// A process of somebody else.
+    /// Another process.
     Other {
-        /// Its number.
+        /// The process id.
         pid: u32,
         /// The name of its program.
         name: String,
     },
 }
 
-/// The hints of a run. Each is shown once, for however many pods and restarts it is true.
+/// The hints of a run. Each hint is shown once, even if several pods or restarts cause it.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
     sources: Arc<[SourceFile]>,
     shown: Arc<Mutex<BTreeSet<(Option<String>, Option<String>)>>>,
-    /// Where the pod was written.
+    /// The place of the pod in the manifests.
     origin: Option<Arc<Origin>>,
 }
 
 impl Hints {
-    /// Hints on pods from these manifests.
+    /// Creates the hints on pods from these manifests.
     pub fn new(sources: Vec<SourceFile>) -> Hints {
         Hints { sources: sources.into(), ..Hints::default() }
     }
@@ -89,7 +89,7 @@ impl Hints {
         Hints { origin: Some(Arc::new(origin.clone())), ..self.clone() }
     }
 
-    /// The hint on a failure, unless it was already shown: the file and line, and what to do.
+    /// The hint on a failure as file and line, and how to fix it. `None` if it was already shown.
     pub fn on(&self, pod: Subject<'_>, entry: &Entry) -> (Option<String>, Option<String>) {
         let Some(hint) = hint(pod, entry) else { return (None, None) };
         let place = hint.path.as_ref().and_then(|path| self.place(path));
@@ -101,7 +101,7 @@ impl Hints {
         }
     }
 
-    /// Why a pod cannot be created, with the hint below.
+    /// Why a pod cannot be created, followed by the hint.
     pub fn of_sandbox(&self, pod: Subject<'_>, message: &str, cause: Option<SandboxCause>) -> String {
         let hint = sandbox(pod, cause);
         let place = hint.path.as_ref().and_then(|path| self.place(path));
@@ -110,7 +110,7 @@ impl Hints {
         if parts.is_empty() { message.to_owned() } else { format!("{message}\n  {}", parts.join(": ")) }
     }
 
-    /// `FILE:LINE` of a place in the pod.
+    /// A place in the pod, as `FILE:LINE`.
     fn place(&self, path: &FieldPath) -> Option<String> {
         let span = self.origin.as_ref()?.point(path);
         let source = self.sources.get(span.file)?;
@@ -118,7 +118,7 @@ impl Hints {
     }
 }
 
-/// What to say of a pod whose work is done, and which does not complete because of sidecars that are not marked.
+/// The message for a pod whose work is done, but which sidecars without a mark keep running.
 pub fn kept_running(pod: &str, sidecars: &[&str]) -> String {
     let names: Vec<String> = sidecars.iter().map(|name| format!("`{name}`")).collect();
     let (keeps, one) = if names.len() == 1 { ("keeps", "a sidecar") } else { ("keep", "sidecars") };
@@ -174,12 +174,12 @@ fn hint(pod: Subject<'_>, entry: &Entry) -> Option<Hint> {
             };
             Some(Hint::at(path.field("lifecycle").field(field), means))
         }
-        // Not failures, or reported by another entry.
+        // These are not failures, or another entry reports them.
         _ => None,
     }
 }
 
-/// What prevents a whole pod from being created.
+/// The hint on a pod that cannot be created.
 fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
     match cause {
         Some(SandboxCause::HostPortInUse { port }) => port::in_use(pod, port),
@@ -197,7 +197,7 @@ fn sandbox(pod: Subject<'_>, cause: Option<SandboxCause>) -> Hint {
             "use a group that exists, remove it, or run with sudo",
         ),
         Some(SandboxCause::VolumeUnsupported { volume }) => volume::unsupported(volume),
-        // The message says what, and how to get it.
+        // The message already says what is missing and how to get it.
         Some(SandboxCause::Unsupported) => Hint::nowhere(""),
         Some(SandboxCause::HostPathType { volume }) => volume::of_another_type(volume),
         Some(SandboxCause::VolumeFailed { volume }) => {

@@ -1,4 +1,4 @@
-//! Hints on ports of this machine that cannot be opened.
+//! Hints on host ports that cannot be opened.
 
 use outrigger_lifecycle::FieldPath;
 
@@ -7,8 +7,8 @@ use super::{Hint, PortHolder, Subject};
 /// Another process listens on the port.
 pub(super) fn in_use(pod: Subject<'_>, number: u16) -> Hint {
     let stop = match (pod.port_holder)(number) {
-        // This process listens for one of its pods, of whatever run. A pod that is being replaced still has the port; the next
-        // attempt may succeed.
+        // This process listens for one of its pods, perhaps of another run. A pod that is being replaced
+        // still has the port, so the next attempt may succeed.
         Some(PortHolder::ThisProcess) => {
             let hint = "another pod has the port; this one starts when that pod is gone";
             let path = written(pod, number);
@@ -25,7 +25,7 @@ pub(super) fn refused(pod: Subject<'_>, number: u16) -> Hint {
     another(pod, number, "stop the program that listens there")
 }
 
-/// The address is none of this machine's.
+/// The address does not belong to this machine.
 pub(super) fn not_of_this_machine(pod: Subject<'_>, number: u16) -> Hint {
     match entry(pod, number) {
         Some(path) => Hint::at(
@@ -36,7 +36,7 @@ pub(super) fn not_of_this_machine(pod: Subject<'_>, number: u16) -> Hint {
     }
 }
 
-/// The port needs more privileges. The message says how to get them.
+/// The port needs more privileges. The message already says how to get them.
 pub(super) fn denied(pod: Subject<'_>, number: u16) -> Hint {
     match written(pod, number) {
         Some(path) => Hint::at(path, "use a hostPort of 1024 or above, or run with sudo"),
@@ -51,7 +51,7 @@ fn another(pod: Subject<'_>, number: u16, stop: &str) -> Hint {
     }
 }
 
-/// Where a `hostPort` is written.
+/// The place where a `hostPort` is written.
 fn written(pod: Subject<'_>, number: u16) -> Option<FieldPath> {
     Some(entry(pod, number)?.field("hostPort"))
 }

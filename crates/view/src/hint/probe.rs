@@ -33,7 +33,8 @@ pub(super) fn hint(
     Some(Hint::at(path.field(field).field(handler), hint))
 }
 
-/// An attempt could not be made at all. Of a command the message tells only what the kernel said.
+/// The hint on an attempt that could not be made at all. For a command, the message contains only the
+/// kernel's error.
 pub(super) fn not_run(
     plan: &Plan,
     index: usize,
@@ -62,7 +63,7 @@ pub(super) fn not_run(
     Some(Hint::at(path.field("exec").field("command"), hint))
 }
 
-/// The field of a probe, and what is written there.
+/// The name of a probe's field, and its value.
 fn written(container: &Container, kind: ProbeKind) -> Option<(&'static str, &Probe)> {
     Some(match kind {
         ProbeKind::Startup => ("startupProbe", container.startup_probe.as_ref()?),
@@ -71,7 +72,7 @@ fn written(container: &Container, kind: ProbeKind) -> Option<(&'static str, &Pro
     })
 }
 
-/// The kind of probe, and what to check.
+/// The kind of probe, and what the user can check.
 fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static str) {
     let silent = cause == Some(ProbeCause::Refused);
     match probe {
@@ -95,7 +96,7 @@ fn handler(probe: &Probe, cause: Option<ProbeCause>) -> (&'static str, &'static 
 
 const LISTEN: &str = "use the port the program listens on, and make it listen on all addresses (0.0.0.0), not only on 127.0.0.1";
 
-/// The containers that wait for the probe; empty if there are none.
+/// A text that names the containers that wait for the probe. Empty if there are none.
 fn waiting_for(plan: &Plan, index: usize, kind: ProbeKind) -> String {
     let needs = |need: Need| match kind {
         ProbeKind::Startup => matches!(need, Need::Started | Need::Ready),

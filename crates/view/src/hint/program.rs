@@ -1,4 +1,4 @@
-//! Hints on programs that cannot be run, or that ended in a way that shows why.
+//! Hints on programs that cannot be run, or whose end shows the cause.
 
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::{ExitReason, FieldPath, KillReason};
@@ -46,7 +46,7 @@ fn not_started(container: &Container, path: FieldPath) -> Hint {
     Hint::at(command_path(container, path), hint)
 }
 
-/// Several words are written as one.
+/// The hint on a command that is written as one string but has several words.
 pub(super) fn one_word(program: &str) -> String {
     format!(
         "{program:?} is read as the name of one program; write each word as its own entry ({}), or use a shell: [sh, -c, {program:?}]",
@@ -54,7 +54,7 @@ pub(super) fn one_word(program: &str) -> String {
     )
 }
 
-/// The field that sets the program: the command, else the arguments, else the image.
+/// The field that sets the program: the command, otherwise the arguments, otherwise the image.
 fn command_path(container: &Container, path: FieldPath) -> FieldPath {
     let written = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
     match () {

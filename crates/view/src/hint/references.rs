@@ -1,5 +1,5 @@
-//! Hints on ConfigMaps and Secrets that the manifest does not have. `run` refuses such a manifest; this is
-//! for pods from elsewhere.
+//! Hints on ConfigMaps and Secrets that are not in the manifest. `run` refuses such a manifest. These hints
+//! are for pods from other sources.
 
 use outrigger_lifecycle::FieldPath;
 use outrigger_manifest::missing_references;

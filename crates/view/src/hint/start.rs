@@ -1,11 +1,11 @@
-//! Hints on containers that can never start as pod, image and machine are.
+//! Hints on containers that cannot start with this pod, image and machine.
 
 use k8s_openapi::api::core::v1::Container;
 use outrigger_lifecycle::{FieldPath, StartCause};
 
 use super::{Hint, Subject};
 
-/// The line that has to change. `None` if only the message is known.
+/// The line that must change. `None` if only the message is known.
 pub(super) fn hint(
     pod: Subject<'_>,
     container: &Container,
@@ -29,7 +29,7 @@ pub(super) fn hint(
             let own = |c: &Container| c.security_context.as_ref().is_some_and(|s| s.run_as_user.is_some());
             let all = pod.pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.run_as_user).is_some();
             match own(container) || all {
-                // The message says what to do.
+                // The message already says what to do.
                 true => Some(Hint::at(context(own).field("runAsUser"), "")),
                 false => Some(Hint::at(
                     path.clone().field("image"),
@@ -37,7 +37,7 @@ pub(super) fn hint(
                 )),
             }
         }
-        // The message says what to do.
+        // The message already says what to do.
         StartCause::OtherUser => Some(Hint::at(path.clone().field("image"), "")),
         StartCause::SubPath { mount } => {
             let is_expr = container
@@ -66,7 +66,7 @@ pub(super) fn hint(
             Some(Hint::at(path.clone().field("workingDir"), hint))
         }
         StartCause::UnusableImage => Some(Hint::at(path.clone().field("image"), "")),
-        // What is not in the manifest is looked for there; else the message says what to do.
+        // The caller looks for missing references. Otherwise the message already says what to do.
         StartCause::BadReference | StartCause::Unsupported => None,
     }
 }

@@ -4,7 +4,7 @@ use outrigger_lifecycle::{FeatureGates, Time, plan};
 use outrigger_manifest::{ReadOptions, SourceFile, read};
 use serde_json::{Value, json};
 
-/// A manifest with a line for everything that can go wrong.
+/// A manifest with a line for every kind of failure.
 const MANIFEST: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -62,7 +62,7 @@ spec:
         command: [nosuch, --now]
 ";
 
-/// A port that another pod of the same process has.
+/// A port that another pod of the same process uses.
 const OWN_PORT: u16 = 4242;
 
 fn port_holder(port: u16) -> Option<PortHolder> {
@@ -93,7 +93,7 @@ impl Fixture {
         Subject { pod, containers, plan, companions, port_holder }
     }
 
-    /// The hint of an entry: the place and the hint.
+    /// The place and the hint for an entry.
     fn of(&self, container: Option<&str>, event: &'static str, fields: Value) -> (String, String) {
         let place = |name: &str| self.plan.containers.iter().position(|c| c.name == name).unwrap();
         let mut line = json!({"event": event});
@@ -105,7 +105,7 @@ impl Fixture {
     }
 }
 
-/// The process that has the port may be a node, with pods of many runs.
+/// The process that uses the port may be a node, with pods of many runs.
 #[test]
 fn a_port_of_another_pod_is_not_said_to_be_of_the_same_run() {
     let (_, hint) =

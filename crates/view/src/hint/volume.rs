@@ -1,10 +1,11 @@
-//! A volume that cannot be made, most often a path of this machine that is not what its `hostPath` says.
+//! Hints on volumes that cannot be set up. The most frequent cause is a `hostPath` that does not fit this
+//! machine.
 
 use outrigger_lifecycle::FieldPath;
 
 use super::{Hint, Subject};
 
-/// The message says what is wrong, except where.
+/// The volume cannot be set up. The message says why, but not where.
 pub(super) fn failed(pod: Subject<'_>, volume: usize) -> Hint {
     let path = place(volume);
     Hint::at(
@@ -13,7 +14,7 @@ pub(super) fn failed(pod: Subject<'_>, volume: usize) -> Hint {
     )
 }
 
-/// Nothing is at the host path.
+/// The host path does not exist.
 pub(super) fn missing(pod: Subject<'_>, volume: usize) -> Hint {
     let place = place(volume).field("hostPath");
     match host_path_type(pod, volume).unwrap_or_default() {
@@ -25,7 +26,7 @@ pub(super) fn missing(pod: Subject<'_>, volume: usize) -> Hint {
     }
 }
 
-/// This user may not use the host path.
+/// This user has no permission to use the host path.
 pub(super) fn denied(volume: usize) -> Hint {
     Hint::at(
         place(volume).field("hostPath").field("path"),
@@ -33,12 +34,12 @@ pub(super) fn denied(volume: usize) -> Hint {
     )
 }
 
-/// There are no volumes of this kind. The message says which there are.
+/// Volumes of this kind are not supported. The message lists the supported kinds.
 pub(super) fn unsupported(volume: usize) -> Hint {
     Hint::at(place(volume), "")
 }
 
-/// Something else is at the host path.
+/// The host path has another type than the volume requires.
 pub(super) fn of_another_type(volume: usize) -> Hint {
     Hint::at(
         place(volume).field("hostPath").field("type"),
@@ -50,7 +51,7 @@ fn place(volume: usize) -> FieldPath {
     FieldPath::spec("volumes").index(volume)
 }
 
-/// The type a volume wants its host path to have, empty for any; `None` if it is not a `hostPath`.
+/// The type that a volume requires of its host path, empty for any. `None` if it is not a `hostPath`.
 fn host_path_type(pod: Subject<'_>, volume: usize) -> Option<&str> {
     let host = pod.pod.spec.as_ref()?.volumes.as_ref()?.get(volume)?.host_path.as_ref()?;
     Some(host.type_.as_deref().unwrap_or_default())

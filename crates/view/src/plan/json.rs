@@ -1,4 +1,4 @@
-//! The plan as JSON. docs/reference/plan.md describes every field; documented fields do not change.
+//! Renders the plan as JSON. docs/reference/plan.md describes every field. Documented fields do not change.
 
 use outrigger_lifecycle::{Amounts, ContainerPlan, HookPlan, PreStopWhen, ProbeKind, ProbePlan, RuleAction};
 use outrigger_manifest::{Checked, Diagnostic, SourceFile, to_json};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::view::View;
 use super::words;
 
-/// All pods, also those whose errors leave no plan.
+/// Renders all pods, including those that have no plan because of errors.
 pub fn render(pods: &[Checked<'_>], warnings: &[Diagnostic], sources: &[SourceFile]) -> Value {
     json!({
         "version": 1,
@@ -16,7 +16,7 @@ pub fn render(pods: &[Checked<'_>], warnings: &[Diagnostic], sources: &[SourceFi
     })
 }
 
-/// What is known of a pod: who it is and what is wrong with it, and its plan if it has one.
+/// The identity of a pod, its findings, and its plan if it has one.
 fn pod(checked: &Checked<'_>, sources: &[SourceFile]) -> Value {
     let origin = &checked.pod.origin;
     let source = sources.get(origin.document.file);

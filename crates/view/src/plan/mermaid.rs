@@ -1,11 +1,11 @@
-//! The plan as a Mermaid flowchart: gates on the left, stop order on the right.
+//! Renders the plan as a Mermaid flowchart, with gates on the left and the stop order on the right.
 
 use outrigger_lifecycle::{Need, Role};
 
 use super::view::View;
 use super::words;
 
-/// One pod.
+/// Renders one pod.
 pub fn render(view: &View<'_>) -> String {
     let plan = view.plan;
     let mut out = String::from("flowchart LR\n");

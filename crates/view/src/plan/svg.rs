@@ -1,7 +1,8 @@
-//! The plan as a picture: a lane for each container, from the box where it starts to the box where it stops.
+//! Renders the plan as a picture. Each container has a lane, from the box where it starts to the box where it
+//! stops.
 //!
-//! A lane is empty to the left of its start and to the right of its stop. So arrows to a start run along its
-//! own lane, arrows from a stop along theirs, and both change lanes between the columns: no arrow crosses a
+//! A lane is empty to the left of its start and to the right of its stop. So arrows to a start use its own
+//! lane, and arrows from a stop use theirs. Both change lanes only between the columns, so no arrow crosses a
 //! box.
 
 mod layout;
@@ -13,7 +14,7 @@ use super::view::View;
 use super::words;
 use layout::Layout;
 
-/// All pods, one below the other.
+/// Renders all pods, one below the other.
 pub fn render(views: &[View<'_>]) -> String {
     let layouts: Vec<Layout<'_>> = views.iter().map(Layout::new).collect();
     let width = layouts.iter().map(|l| l.width).fold(0.0, f64::max);
@@ -109,7 +110,7 @@ fn bar(out: &mut String, l: &Layout<'_>, container: usize) {
             y - 3.0
         ));
     } else if l.is_waited_for(container) {
-        // An init container has ended; only its result is left.
+        // An init container has ended here. Only its result is left.
         let w = l.channel(container) - from;
         out.push_str(&format!(
             "<rect class=\"bar {role}\" x=\"{from}\" y=\"{}\" width=\"{w}\" height=\"2\"/>\n",

@@ -1,5 +1,5 @@
-//! The stop sentences of a plan, checked against the engine: the times with containers that use all the time
-//! they may, the order with containers that stop when they are told to.
+//! Checks the stop sentences of a plan against the engine. The times are checked with containers that use all
+//! the time they have, the order with containers that stop at once.
 
 use outrigger_lifecycle::{
     Action, Decision, Engine, Event, HookKind, Observation, Plan, PreStopWhen, Role, StopRule, Time,
@@ -9,7 +9,7 @@ use outrigger_simulate::{
     Watch, random,
 };
 
-/// The time the simulated world needs for its own actions.
+/// The time that the simulated world needs for its own actions.
 const SLACK_MS: u64 = 200;
 
 #[test]
@@ -85,15 +85,15 @@ impl Watch for Stops {
     }
 }
 
-/// Everything runs when the pod is told to stop. Each container is then told to stop at the moment its sentence
-/// says: when those named are gone and the hooks named have ended, not sooner and not later.
+/// All containers run when the pod is stopped. Each container then gets its signal at exactly the moment that
+/// its sentence says: when the named containers have ended and the named hooks are done.
 #[test]
 fn everybody_is_signalled_when_the_plan_says() {
     let mut seen = Seen::default();
     for seed in 0..4_000 {
         let mut rng = Rng::new(seed);
         let (_, plan) = random::pod(&mut rng);
-        // After a grace period of zero there is no signal.
+        // With a grace period of zero, there is no signal.
         if plan.grace_ms == 0 {
             continue;
         }
@@ -123,7 +123,7 @@ fn a_sidecar_before_an_init_container_stops_after_the_main() {
 }
 
 fn play_stop(rng: &mut Rng, mut plan: Plan, seed: u64, seen: &mut Seen) {
-    // Nothing ends before it is told to, and nobody is in a hurry.
+    // Nothing ends before its signal, and the grace period is long enough.
     plan.grace_ms = 600_000;
     (plan.sidecar_grace_ms, plan.sidecar_delay_ms, plan.active_deadline_ms) = (0, 0, None);
     let mut containers = std::collections::BTreeMap::new();
@@ -150,14 +150,14 @@ fn play_stop(rng: &mut Rng, mut plan: Plan, seed: u64, seen: &mut Seen) {
     Simulator::new().run(&mut engine, &scenario, seed, &options, seen);
 }
 
-/// What was seen of the stop of one pod.
+/// What happened during the stop of one pod.
 #[derive(Default)]
 struct Seen {
     seed: u64,
     stopped_at: Option<Time>,
     gone_at: Vec<Option<Time>>,
     running: Vec<bool>,
-    /// Ends of first preStop hooks, and of those at the own turn.
+    /// The ends of the preStop hooks: of the first ones, and of those at the container's own turn.
     hook_ends: [Vec<Option<Time>>; 2],
     signals: usize,
     waits: usize,
@@ -172,8 +172,8 @@ impl Seen {
         self.hook_ends = [vec![None; n], vec![None; n]];
     }
 
-    /// The containers that a sentence names, if they ran when the stop began. One that did not stands for those
-    /// before it.
+    /// The containers that a sentence names, if they ran when the stop began. A container that did not run is
+    /// replaced by those before it.
     fn running_before(&self, rules: &[StopRule], i: usize) -> Vec<usize> {
         let (mut named, mut found) = (rules[i].after.clone(), Vec::new());
         while let Some(on) = named.pop() {
@@ -186,7 +186,8 @@ impl Seen {
         found
     }
 
-    /// When a container is told to stop by its sentence; `None` if something it waits for has not happened.
+    /// When a container gets its signal according to its sentence. `None` if something it waits for has not
+    /// happened.
     fn due(&mut self, plan: &Plan, i: usize) -> Option<Time> {
         let rules = plan.stop_rules();
         let rule = &rules[i];

@@ -1,4 +1,4 @@
-//! The plan as text.
+//! Renders the plan as text.
 
 use outrigger_lifecycle::{Amounts, RestartPolicy, Role, annotations};
 
@@ -7,15 +7,15 @@ use super::words;
 use crate::line::wrap_all;
 use crate::style::{DIM, HEADING, INIT, MAIN, SIDECAR, paint};
 
-/// The maximum width on any terminal: plans go into logs and reviews.
+/// The maximum width on any terminal, because plans are copied into logs and reviews.
 const WIDTH_MAX: usize = 100;
-/// A longer name gets its own line; on a narrow terminal, names leave room for the sentences.
+/// A longer name gets its own line. On a narrow terminal, this leaves room for the sentences.
 const NAME_WIDTH_MAX: usize = 24;
 const NAME_WIDTH_NARROW: usize = 10;
-/// Below this, a terminal is narrow.
+/// A terminal with fewer columns is narrow.
 const NARROW: usize = 80;
 
-/// One pod, in lines of at most `width` columns.
+/// Renders one pod in lines of at most `width` columns.
 pub fn render(view: &View<'_>, width: usize) -> String {
     let mut page = Page::new(view, width.min(WIDTH_MAX));
     page.title();
@@ -160,7 +160,7 @@ impl<'v> Page<'v> {
         let width = self.name_width;
         let mut head = format!("  {rail}{}", paint(style, &format!("{:width$}", c.name)));
         if c.name.len() > self.name_width {
-            // The name has its own line, or more; the text begins on the next.
+            // The name has its own line or lines, and the text begins on the next.
             let (side, room) =
                 (rail.chars().count() + 2, self.width.saturating_sub(rail.chars().count() + 2));
             for (i, part) in wrap_all(&c.name, room).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A plan in the order in which it is shown.
+//! Prepares a plan for display, in the order in which it is shown.
 
 use outrigger_lifecycle::{
     Gate, Need, Plan, Qos, ResourceTotals, Role, StopRule, effective, qos, stop_turns,
@@ -9,13 +9,13 @@ use outrigger_manifest::{Checked, PodManifest};
 pub struct View<'a> {
     /// The pod.
     pub(super) pod: &'a PodManifest,
-    /// How many identical pods there are.
+    /// The number of identical pods.
     pub(super) count: usize,
     /// Its plan.
     pub(super) plan: &'a Plan,
     /// Containers by start stage.
     pub(super) start: Vec<Vec<usize>>,
-    /// Containers by stop stage, without init containers: they have ended by then.
+    /// Containers by stop stage. Init containers are left out, because they have ended by then.
     pub(super) stop: Vec<Vec<usize>>,
     /// What each container waits for in a stop.
     pub(super) stop_rules: Vec<StopRule>,
@@ -26,7 +26,7 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The view of a pod and the pods identical to it; `None` if it is empty or has no plan.
+    /// The view of a pod and the pods identical to it. `None` if it is empty or has no plan.
     pub fn new(checked: &'a Checked<'_>) -> Option<Self> {
         let Checked { pod, count, planned, .. } = checked;
         let (plan, spec) = (&planned.as_ref()?.plan, pod.input.pod.spec.as_ref()?);
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The gates worth showing, without those that always open before another gate of the same container.
+    /// The gates to show. Gates that always open before another gate of the same container are left out.
     pub(super) fn gates(&self, container: usize) -> Vec<&'a Gate> {
         let gates = &self.plan.containers[container].gates;
         let implied = |gate: &Gate| {
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         false
     }
 
-    /// All containers that are gone when a container's turn to stop comes, without init containers.
+    /// All containers that have ended when it is a container's turn to stop, without init containers.
     pub(super) fn stops_after_all(&self, container: usize) -> Vec<usize> {
         let mut after = stop_turns(self.plan, self.plan.grace_ms).swap_remove(container).after;
         after.retain(|&c| self.plan.containers[c].role != Role::Init);

@@ -92,7 +92,7 @@ pub(super) fn starts(view: &View<'_>, container: usize) -> String {
     text
 }
 
-/// What must be true before others stop waiting for a container.
+/// What must be true before others no longer wait for a container.
 pub(super) fn opens(view: &View<'_>, container: usize) -> Option<String> {
     let c = &view.plan.containers[container];
     let asked = |need| {

@@ -1,14 +1,14 @@
-//! Lanes in plain ASCII.
+//! Draws lanes in plain ASCII.
 
 use std::fmt::Write;
 
 use super::{Bar, Kind, Lane, Scale, Sign, Subject, Timeline, clock};
 use crate::text::shorten;
 
-/// Maximum width of the name column.
+/// The maximum width of the name column.
 const NAME_MAX: usize = 20;
 
-/// Minimum width of a picture with roles.
+/// The minimum width of a picture with roles.
 const WITH_ROLES: usize = 60;
 
 impl Kind {
@@ -48,7 +48,7 @@ pub(super) fn draw(timeline: &Timeline, width: usize, scale: Scale) -> String {
     let mut out = String::new();
     let mut times = axis(timeline, cells, &column);
     for (from, to) in timeline.breaks(scale, 4.0 / cells as f64) {
-        // There is no room for a mark where there is a time.
+        // A time needs the room of the mark.
         let at = (column(from) + column(to)) / 2;
         if let Some(free) = times.get_mut(at.saturating_sub(1)..at + 3)
             && free.iter().all(|c| *c == ' ')
@@ -86,7 +86,7 @@ const BARS: [&str; 7] =
     ["p pull", "s starting", "- running", "= ready", "h hook", "~ stopping", ". back-off"];
 const MARKS: [&str; 5] = ["T TERM", "K KILL", "o exit 0", "x failed", "! trouble"];
 
-/// The meaning of letters, in as many lines as needed.
+/// Explains the letters, in as many lines as needed.
 fn legend<'a>(parts: impl Iterator<Item = &'a str>, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
@@ -100,7 +100,8 @@ fn legend<'a>(parts: impl Iterator<Item = &'a str>, width: usize) -> String {
 
 fn row(lane: &Lane, cells: usize, column: &impl Fn(u64) -> usize) -> String {
     let mut row = vec![' '; cells];
-    // Images are pulled while nothing else happens in the lane; hooks run while the container does.
+    // Images are pulled while nothing else happens in the lane. Hooks run while the container runs, so they
+    // are drawn above it.
     for layer in 0..3 {
         for bar in lane.bars.iter().filter(|b| b.kind.layer() == layer) {
             row[column(bar.from)..=column(bar.to)].fill(bar.kind.letter());
@@ -112,9 +113,9 @@ fn row(lane: &Lane, cells: usize, column: &impl Fn(u64) -> usize) -> String {
         }
     }
     let mut marked = vec![false; cells];
-    // There are too many probes for this few cells.
+    // There are too many probes for so few cells.
     let is_probe = |sign| matches!(sign, Sign::ProbePassed | Sign::ProbeFailed);
-    // The end of a Job is no exit of a container: its pods show how they ended.
+    // The end of a Job is not the exit of a container. Its pods show how they ended.
     let is_shown = |sign| lane.subject != Subject::Workload && !is_probe(sign);
     for mark in lane.marks.iter().filter(|m| is_shown(m.sign)) {
         // If two marks share a cell, the later one moves right, or the earlier one left.
@@ -146,7 +147,7 @@ fn name_bar(bar: &Bar, cells: &mut [char]) {
     }
 }
 
-/// As many times above the lanes as fit.
+/// The times above the lanes, as many as fit.
 fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Vec<char> {
     let mut axis = vec![' '; cells];
     let mut free_from = 0;
@@ -157,7 +158,7 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Ve
     for &at in &timeline.moments {
         let text = clock(at);
         let from = column(at);
-        // Two moments may be so near that their times read the same.
+        // Two moments may be so close that their times have the same text.
         let is_said = text == before || text == last;
         if at != end && (from < free_from || from + text.len() >= end_from || is_said) {
             continue;
@@ -172,11 +173,12 @@ fn axis(timeline: &Timeline, cells: usize, column: &impl Fn(u64) -> usize) -> Ve
     axis
 }
 
-/// Where each phase began. One that has no room before the next moves to the left a little, or to a row above.
+/// The places where phases began. A phase without room before the next one moves a little to the left, or to
+/// a row above.
 fn phases(phases: &[(u64, String)], cells: usize, column: &impl Fn(u64) -> usize) -> Vec<String> {
     let mut rows: Vec<(Vec<char>, usize)> = Vec::new();
     for (at, phase) in phases.iter().rev() {
-        // What does not fit at the right edge ends there.
+        // A phase that does not fit at the right edge ends there.
         let wanted = column(*at).min(cells.saturating_sub(phase.len()));
         let in_row = |free_to: usize| {
             let from = free_to.checked_sub(phase.len()).map(|latest| wanted.min(latest));
@@ -199,8 +201,8 @@ fn phases(phases: &[(u64, String)], cells: usize, column: &impl Fn(u64) -> usize
     rows.into_iter().rev().map(|(row, _)| row.into_iter().collect()).collect()
 }
 
-/// The most rows of phases: those of a pod that restarts again and again are not all shown.
+/// The maximum number of rows of phases. A pod that restarts many times does not show all of them.
 const PHASE_ROWS_MAX: usize = 3;
 
-/// How far a phase may be shown from where it began.
+/// The maximum distance of a phase from the place where it began.
 const MOVED_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! The timelines of all pods of a file in one output.
+//! Draws the timelines of all pods of a file into one output.
 
 use super::{Scale, Timeline, TimelineError, html, svg};
 use crate::analyze::{analyze, analyze_workload};
@@ -9,9 +9,9 @@ use crate::text::shorten;
 /// How a timeline is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Picture {
-    /// Text, for a terminal with this many columns.
+    /// Text for a terminal with this many columns.
     Text(usize),
-    /// A picture.
+    /// An SVG picture.
     Svg,
     /// A page with details on hover, and advice.
     Html,
@@ -20,7 +20,7 @@ pub enum Picture {
 /// Draws pods and workloads, and marks what their start and stop waited for.
 ///
 /// # Errors
-/// The events are not those of a pod.
+/// The events cannot be read as those of a pod.
 pub fn draw(events: &Events, picture: Picture, scale: Scale) -> Result<String, TimelineError> {
     let mut drawn: Vec<(String, Timeline)> = Vec::new();
     for group in events.groups() {

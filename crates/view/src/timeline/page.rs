@@ -1,11 +1,11 @@
-//! Several pods in one file.
+//! Draws several pods into one SVG file or HTML page.
 
 use std::fmt::Write;
 
 use super::svg::{NARROW, WIDE, draw, escape};
 use super::{Scale, Timeline};
 
-/// The style of the page around the pictures; light or dark, as they are.
+/// The style of the page around the pictures, which also follows light and dark mode.
 const STYLE: &str = "
   :root { color-scheme: light dark }
   body { margin: 2rem auto; max-width: 1180px; padding: 0 1rem; font: 15px system-ui, 'DejaVu Sans', sans-serif;
@@ -20,7 +20,7 @@ const STYLE: &str = "
   rect[class]:hover, circle:hover, path:hover { opacity: 0.75 }
   @media (prefers-color-scheme: dark) { body { background: #0d1117; color: #f5f7fa } .advice { background: #161b22 } }";
 
-/// One picture of all pods, one below the other.
+/// Renders one picture of all pods, one below the other.
 pub fn svg(timelines: &[Timeline], scale: Scale) -> String {
     if let [one] = timelines {
         return one.svg(scale);
@@ -46,8 +46,8 @@ pub fn svg(timelines: &[Timeline], scale: Scale) -> String {
 /// The gap between two pods.
 const GAP: f64 = 16.0;
 
-/// A self-contained page with a picture of each pod, whose parts have details on hover. Every pod is drawn twice, for
-/// wide and for narrow windows; the browser shows the one that fits.
+/// Renders a self-contained page with a picture of each pod, with details on hover. Every pod is drawn twice,
+/// for wide and for narrow windows. The browser shows the one that fits.
 pub fn html(timelines: &[Timeline], scale: Scale) -> String {
     let names: Vec<&str> = timelines.iter().map(|t| t.title.as_str()).collect();
     let mut out = format!(

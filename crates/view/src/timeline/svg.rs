@@ -1,4 +1,4 @@
-//! Lanes as a self-contained SVG.
+//! Draws lanes as a self-contained SVG.
 
 use std::fmt::Write;
 
@@ -7,39 +7,39 @@ use outrigger_lifecycle::Need;
 use super::{Bar, Kind, Lane, Places, Scale, Sign, Subject, Timeline, clock};
 
 const BAR: f64 = 18.0;
-/// From the left edge to texts.
+/// The distance from the left edge to texts.
 const INDENT: f64 = 20.0;
-/// From the last lane to the first line of the legend, from one line to the next, and below the last.
+/// The distances from the last lane to the legend, between its lines, and below it.
 const LEGEND: f64 = 36.0;
 const LEGEND_LINE: f64 = 18.0;
 const LEGEND_END: f64 = 26.0;
-/// Below the lanes where there is no legend.
+/// The space below the lanes if there is no legend.
 const MARGIN: f64 = 18.0;
-/// The least width of a pause that is marked as drawn short.
+/// The minimum width of a pause that is marked as shortened.
 const BREAK: f64 = 24.0;
-/// Widths of a character on average: of small text, and of ordinary text.
+/// The average width of a character, of small text and of ordinary text.
 const SMALL_CHARACTER: f64 = 6.8;
 const CHARACTER: f64 = 8.0;
 
 /// The size of a picture and of its parts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Layout {
-    /// Its class in a page, which shows the picture that suits the window.
+    /// Its class in a page, which shows the picture that fits the window.
     class: &'static str,
     pub(super) width: f64,
-    /// Where time begins and, from the right edge, where it ends.
+    /// The x positions where time begins and, from the right edge, where it ends.
     left: f64,
     right: f64,
-    /// Where the lanes begin.
+    /// The y position where the lanes begin.
     top: f64,
-    /// The height of a lane, and where in it the middle of its bars is.
+    /// The height of a lane, and the middle of its bars within the lane.
     lane: f64,
     middle: f64,
-    /// Names of containers stand above their bars, not to the left of them.
+    /// Whether names of containers are above their bars instead of to the left of them.
     names_above: bool,
 }
 
-/// For windows of ordinary width and for files.
+/// The layout for windows of ordinary width and for files.
 pub(super) const WIDE: Layout = Layout {
     class: "wide",
     width: 1_080.0,
@@ -51,7 +51,7 @@ pub(super) const WIDE: Layout = Layout {
     names_above: false,
 };
 
-/// For narrow windows.
+/// The layout for narrow windows.
 pub(super) const NARROW: Layout = Layout {
     class: "narrow",
     width: 460.0,
@@ -64,7 +64,7 @@ pub(super) const NARROW: Layout = Layout {
 };
 
 impl Layout {
-    /// How tall the picture of a trace is.
+    /// The height of the picture of a trace.
     pub(super) fn height(&self, timeline: &Timeline, scale: Scale, with_legend: bool) -> f64 {
         let below = match with_legend {
             true => LEGEND + (self.legend(scale).len() - 1) as f64 * LEGEND_LINE + LEGEND_END,
@@ -73,7 +73,7 @@ impl Layout {
         self.bottom(timeline) + below
     }
 
-    /// Where the lanes end.
+    /// The y position where the lanes end.
     fn bottom(&self, timeline: &Timeline) -> f64 {
         self.lane_top(timeline.lanes.len())
     }
@@ -109,16 +109,16 @@ impl Layout {
     }
 }
 
-/// A part of the legend.
+/// One entry of the legend.
 #[derive(Debug, Clone, Copy)]
 struct Explained {
-    /// The colour it explains.
+    /// The class of the colour that it explains.
     class: Option<&'static str>,
     text: &'static str,
 }
 
 impl Explained {
-    /// With the gap to the next one.
+    /// The width, including the gap to the next entry.
     fn width(&self) -> f64 {
         let patch = if self.class.is_some() { 19.0 } else { 0.0 };
         patch + self.text.len() as f64 * SMALL_CHARACTER + 14.0
@@ -140,8 +140,8 @@ const COLORS: [(&str, &str); 9] = [
 const SIGNS: [&str; 5] =
     ["bars: TERM and KILL", "circles: success", "crosses: failures", "dots: probes", "arrows: gates"];
 
-/// Colours follow the reader's light or dark setting; shapes and titles carry the same meaning without colour.
-/// Plain colours, no variables: not every viewer is a browser.
+/// Colours follow the reader's light or dark setting. Shapes and titles have the same meaning without colour.
+/// The style uses plain colours without variables, because not every viewer is a browser.
 const STYLE: &str = "
   svg { font: 13px system-ui, 'DejaVu Sans', sans-serif } svg:root { background: #ffffff; min-width: 860px }
   .title { font-size: 17px; font-weight: 600 } .soft { font-size: 12px } .tick { stroke-dasharray: 2 3 }
@@ -167,7 +167,7 @@ pub(super) fn draw(timeline: &Timeline, scale: Scale, layout: Layout, with_legen
     drawing.out
 }
 
-/// A picture in the making.
+/// A picture that is being drawn.
 struct Drawing<'a> {
     timeline: &'a Timeline,
     scale: Scale,
@@ -185,7 +185,7 @@ impl Drawing<'_> {
             self.out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"timeline of {pod}\">\n<style>{STYLE}\n</style>"
         );
-        // Arrows of a picture that is shown cannot use the head in one that is hidden.
+        // Each picture has its own arrow head, because a visible picture cannot use one of a hidden picture.
         let _ = writeln!(
             self.out,
             "<defs><marker id=\"{class}-head\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"7\" markerHeight=\"7\" orient=\"auto\"><path class=\"head\" d=\"M0 0L8 4L0 8z\"/></marker></defs>"
@@ -212,7 +212,7 @@ impl Drawing<'_> {
         self.out.push_str("</svg>\n");
     }
 
-    /// Where a moment lies.
+    /// The x position of a moment.
     fn x(&self, at: u64) -> f64 {
         let Layout { width, left, right, .. } = self.layout;
         left + self.places.position(at) * (width - left - right)
@@ -238,7 +238,7 @@ impl Drawing<'_> {
         let (top, bottom) = (self.layout.top, self.layout.bottom(self.timeline));
         // Labels are centred above their ticks, with a gap between them.
         let half = |at: u64| 5.0 + clock(at).len() as f64 * SMALL_CHARACTER / 2.0;
-        // The end always has a label; what is too near to it has none.
+        // The end always has a label. Labels that are too close to it are left out.
         let last = self.end();
         let mut free_from = f64::MIN;
         let mut before = String::new();
@@ -260,7 +260,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// Two slanted strokes where the axis is squeezed.
+    /// Draws two slanted strokes where the axis is shortened.
     fn breaks(&mut self) {
         let Layout { width, left, right, top, .. } = self.layout;
         for (from, to) in self.timeline.breaks(self.scale, BREAK / (width - left - right)) {
@@ -276,14 +276,14 @@ impl Drawing<'_> {
 
     fn phases(&mut self, phases: &[(u64, String)], y: f64) {
         let wide = |phase: &str| (phase.len() + 1) as f64 * CHARACTER;
-        // From right to left: one that has no room before the next moves to the left.
+        // From right to left: a label without room before the next one moves to the left.
         let mut free_to = self.layout.width;
         let mut places: Vec<f64> = Vec::with_capacity(phases.len());
         for (at, phase) in phases.iter().rev() {
             free_to = self.x(*at).min(free_to - wide(phase));
             places.push(free_to);
         }
-        // From left to right: none may begin before the first moment.
+        // From left to right: no label may begin before the first moment.
         let mut free_from = self.layout.left;
         for ((_, phase), place) in phases.iter().zip(places.into_iter().rev()) {
             let place = place.max(free_from);
@@ -308,7 +308,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// A sandbox is above the lanes of its pod: everything waits for it.
+    /// Draws a sandbox above the lanes of its pod, because all of them wait for it.
     fn sandbox(&mut self, bars: &[Bar], y: f64) {
         for bar in bars {
             let (from, to) = (self.x(bar.from), self.x(bar.to));
@@ -348,7 +348,7 @@ impl Drawing<'_> {
             self.sandbox(&lane.bars, bottom - 14.0);
             return;
         }
-        // Hooks run while the container does: on top.
+        // Hooks run while the container runs, so they are drawn on top.
         let (over, under): (Vec<_>, Vec<_>) = lane.bars.iter().partition(|b| b.kind == Kind::Hook);
         for bar in under.into_iter().chain(over) {
             let (class, thick) = match bar.kind {
@@ -409,7 +409,7 @@ impl Drawing<'_> {
         }
     }
 
-    /// What the start and the stop really waited for.
+    /// Draws what the start and the stop really waited for.
     fn critical(&mut self) {
         for stretch in &self.timeline.critical {
             let (from, to) = (self.x(stretch.from), self.x(stretch.to));
@@ -426,12 +426,12 @@ impl Drawing<'_> {
         }
     }
 
-    /// Arrows from what opened a gate to the start it allowed.
+    /// Draws arrows from the event that opened a gate to the start it allowed.
     fn openings(&mut self) {
         for opening in &self.timeline.openings {
             let (x1, x2) = (self.x(opening.opened), self.x(opening.started));
             let (y1, y2) = (self.layout.lane_middle(opening.from), self.layout.lane_middle(opening.to));
-            // Ends at the edge of the bar, from above or below.
+            // The arrow ends at the edge of the bar, from above or below.
             let y2 = y2 + if opening.to > opening.from { -BAR / 2.0 } else { BAR / 2.0 };
             let bend = (y1 + y2) / 2.0;
             let _ = writeln!(
@@ -470,7 +470,7 @@ impl Drawing<'_> {
     }
 }
 
-/// A moment of a lane.
+/// Draws a mark of a lane.
 fn shape(sign: Sign, at: f64, middle: f64, title: &str) -> String {
     match sign {
         Sign::Term => format!("<path class=\"term\" d=\"M{at:.1} {:.1}v24\">{title}</path>", middle - 12.0),
@@ -494,8 +494,8 @@ fn shape(sign: Sign, at: f64, middle: f64, title: &str) -> String {
     }
 }
 
-/// A name in at most this width; what is too long is cut in the middle, since names of pods differ at the end.
-/// Widths are those of DejaVu Sans, the widest of the fonts in use.
+/// Shortens a name to this width. The middle is left out, because names of pods differ at the end. Widths are
+/// those of DejaVu Sans, the widest of the used fonts.
 fn shorten(name: &str, room: f64) -> String {
     let width = |c: char| match c {
         'i' | 'j' | 'l' | '.' => 4.0,
@@ -528,7 +528,7 @@ pub(super) fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // XML has no way to write these.
+            // XML cannot represent these characters.
             c if c.is_control() => out.push(' '),
             c => out.push(c),
         }

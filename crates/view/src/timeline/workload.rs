@@ -1,11 +1,11 @@
-//! The pods of a workload on one axis, with its waits between them.
+//! Draws the pods of a workload on one axis, with its waits between them.
 
 use super::{Bar, Critical, Kind, Lane, Mark, Sign, Subject, Timeline, TimelineError, clock};
 use crate::analyze::{Stretch, StretchKind, WorkloadAnalysis, analyze_since};
 use crate::events::PodEvents;
 
 impl Timeline {
-    /// The timeline of a workload. Lanes: its back-off, then each pod with its containers.
+    /// Creates the timeline of a workload. Its lanes are the back-off, then each pod with its containers.
     pub(super) fn of_workload(
         title: String,
         analysis: &WorkloadAnalysis,
@@ -25,7 +25,7 @@ impl Timeline {
         Ok(all)
     }
 
-    /// The lane of the waits between pods, if there are any.
+    /// Adds the lane of the waits between pods, if there are any.
     fn back_off(&mut self, analysis: &WorkloadAnalysis) {
         let waits: Vec<&Stretch> =
             analysis.stretches.iter().filter(|s| s.kind == StretchKind::BackOff && s.ms() > 0).collect();

@@ -1,28 +1,28 @@
-//! The positions of everything in the picture.
+//! Computes the positions of all parts of the picture.
 
 use outrigger_lifecycle::Need;
 
 use crate::plan::view::View;
 
-/// Space around the picture.
+/// The space around the picture.
 pub(super) const MARGIN: f64 = 28.0;
-/// Height of title and column headings.
+/// The height of the title and the column headings.
 pub(super) const HEAD: f64 = 92.0;
-/// Height of a lane.
+/// The height of a lane.
 pub(super) const LANE: f64 = 60.0;
-/// Height of a box.
+/// The height of a box.
 pub(super) const BOX: f64 = 42.0;
-/// Width of the boxes on the right.
+/// The width of the stop boxes.
 pub(super) const STOP_WIDTH: f64 = 136.0;
-/// Between two columns of starts. Arrows change lanes here, and their labels are here.
+/// The distance between two columns of starts. Arrows change lanes here, and their labels are here.
 const START_GAP: f64 = 104.0;
-/// Between two columns of stops.
+/// The distance between two columns of stops.
 const STOP_GAP: f64 = 46.0;
-/// The minimum width of the part in which everything runs.
+/// The minimum width of the part in which all containers run.
 const RUNS: f64 = 130.0;
-/// Distance between arrows of different containers where they change lanes.
+/// The distance between arrows of different containers at the place where they change lanes.
 const CHANNEL: f64 = 9.0;
-/// Longer names are shortened; the tooltip has the whole name.
+/// Longer names are shortened. The tooltip has the whole name.
 const NAME_CHARS_MAX: usize = 26;
 
 /// The positions in one pod's picture.
@@ -64,7 +64,7 @@ impl<'v> Layout<'v> {
         self.start_widths.get(column).copied().unwrap_or_default()
     }
 
-    /// Where a container's lane leaves its start box.
+    /// The x position where a container's lane leaves its start box.
     pub(super) fn up(&self, container: usize) -> f64 {
         let column = self.start_column[container];
         self.start_x(column) + self.start_width(column)
@@ -84,7 +84,7 @@ impl<'v> Layout<'v> {
         HEAD + LANE * (container as f64 + 0.5)
     }
 
-    /// Where the arrows of a container leave its lane.
+    /// The x position where the arrows of a container leave its lane.
     pub(super) fn channel(&self, container: usize) -> f64 {
         let column = self.start_column[container];
         let before =

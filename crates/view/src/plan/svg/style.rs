@@ -1,4 +1,4 @@
-//! Styles, light and dark.
+//! The styles of the picture, for light and dark mode.
 
 /// Styles and arrow heads.
 pub(super) const HEAD: &str = r#"<style>
