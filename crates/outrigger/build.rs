@@ -1,5 +1,5 @@
-//! Packs the addresses that the loader must adjust when it loads the binary. This makes the binary 7 % smaller, and a
-//! process does not read the list of them. glibc can load such a binary since version 2.36.
+//! Packs the list of addresses that the loader must adjust when it loads the binary. This makes the binary 7
+//! % smaller, and the process reads less data. glibc can load such a binary since version 2.36.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! `outrigger analyze`: what the start and the stop of a pod waited for, and what a Job waited for between its pods.
+//! `outrigger analyze`: shows what the start and the stop of a pod waited for, and what a Job waited for
+//! between its pods.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `outrigger apply`: changes what the node of this machine runs.
+//! `outrigger apply`: changes the pods and workloads that the node of this machine runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -77,7 +77,7 @@ pub(crate) fn main(args: Args) -> ExitCode {
 
 fn apply(args: Args) -> Result<u8, Failure> {
     let sources = args.read.sources(&args.files)?;
-    // Errors are shown with their lines before the node is asked.
+    // Errors are shown with their lines before the node is contacted.
     let files = args.files.iter().map(|file| file.display().to_string()).collect();
     let pods = run::default_pod_options(args.network, UsernsArg::Auto);
     let record = RunRecord::new(files, &sources, args.read.options(), pods);
@@ -114,7 +114,7 @@ fn apply(args: Args) -> Result<u8, Failure> {
     })
 }
 
-/// Without a node everything is new.
+/// Without a node, every object is new.
 fn created(work: &Work) -> Vec<AppliedObject> {
     let object = |workload: &outrigger_manifest::Workload| {
         let metadata = workload.metadata();
@@ -141,7 +141,7 @@ fn show(format: Format, applied: &Applied) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One line per object: `pod/web updated: container app restarts with image app:2 (was app:1)`.
+/// One line per object, such as `pod/web updated: container app restarts with image app:2 (was app:1)`.
 fn text(applied: &Applied) -> String {
     let mut out = String::new();
     for AppliedObject { object, change, details, .. } in &applied.objects {

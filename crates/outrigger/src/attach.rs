@@ -15,9 +15,9 @@ use crate::outcome::{self, Failure};
 use crate::runs::{self, PodArgs};
 use crate::terminal;
 
-/// Interval of looking for new pods.
+/// How often to look for new pods.
 const POLL_EVERY: Duration = Duration::from_millis(300);
-/// How long the node may take to send the next remaining output after the end.
+/// How long the node may take to send more of the remaining output after the end of a run.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ async fn attach(args: Args) -> Result<u8, Failure> {
     let (lines, mut written) = mpsc::channel::<Vec<u8>>(1);
     let mut known = BTreeSet::new();
     let mut poll = tokio::time::interval(POLL_EVERY);
-    // Made once: a new one would not see an interrupt that came while the loop was busy.
+    // Create it once. A new one would not see an interrupt that arrived while the loop was busy.
     let mut interrupt = signal(SignalKind::interrupt())?;
     let code = loop {
         tokio::select! {
@@ -72,7 +72,8 @@ async fn attach(args: Args) -> Result<u8, Failure> {
             }
         }
     };
-    // A pod may have come and gone since the last look. If the node has ended too, there is nothing to follow.
+    // A pod may have started and ended since the last check. If the node has ended too, there is nothing to
+    // follow.
     for pod in pods(node, &run).await.unwrap_or_default().into_iter().filter(|pod| known.insert(pod.number)) {
         let _ = follow(node, &pod, lines.clone()).await;
     }

@@ -1,4 +1,4 @@
-//! The command line.
+//! Defines and parses the command line.
 
 use std::ffi::OsString;
 
@@ -34,21 +34,21 @@ Examples:
 
 Exit codes: 0 success, 1 findings, 2 wrong usage or bad input, 125 a failure of outrigger itself.";
 
-/// Reads the command line.
+/// Parses the command line.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let error = match Cli::try_parse_from(&args) {
         Ok(cli) => return Ok(cli),
-        // Help and version come this way, too.
+        // clap reports help and version as errors, too.
         Err(error) if !error.use_stderr() => return Err(error),
         Err(error) => error,
     };
-    // clap shows options that the environment sets as required ones. It is asked again without the environment, unless that
-    // is where the mistake is.
+    // clap shows options that an environment variable sets as required ones. So parse again without the
+    // environment, unless the environment causes the error.
     let again = without_env(Cli::command()).try_get_matches_from(&args);
     Err(again.err().filter(|again| again.kind() == error.kind()).unwrap_or(error))
 }
 
-/// The command without the variables that its options can be set by.
+/// The command, without the environment variables of its options.
 fn without_env(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| arg.env(None::<&str>));
     command.mut_subcommands(without_env)
@@ -102,7 +102,7 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
 
-    /// kubectl's option for files is answered with a tip that helps.
+    /// kubectl's option for files causes an error with a helpful tip.
     #[test]
     fn files_are_named_without_an_option() {
         for option in ["-f", "--filename", "--file"] {
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// Help with manual line breaks would be wrapped again on a narrower terminal.
+    /// Help with manual line breaks would be wrapped twice on a narrow terminal.
     #[test]
     fn help_is_wrapped_once() {
         let mut all = vec![Cli::command()];

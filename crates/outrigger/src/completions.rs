@@ -1,4 +1,4 @@
-//! `outrigger completions`: completion scripts.
+//! `outrigger completions`: prints shell completion scripts.
 
 use clap::Command;
 use clap_complete::Shell;

@@ -1,4 +1,4 @@
-//! `outrigger convert`: the same pod in another dialect.
+//! `outrigger convert`: rewrites a pod in another dialect.
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! `outrigger run -d`: hands pods to the node of this machine.
+//! `outrigger run -d`: submits pods to the node of this machine.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,7 +18,7 @@ use crate::{runs, runtime, terminal};
 /// How long to wait for a new node to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long the node of another command may take to answer once ours has given way to it.
+/// How long the node of another command may take to answer after ours has ended in its favour.
 const ANOTHER_MAX: Duration = Duration::from_secs(5);
 
 /// What `--wait` waits for.
@@ -30,20 +30,20 @@ pub(crate) enum WaitArg {
     Running,
 }
 
-/// Options for handing over pods.
+/// The options for submitting pods to the node.
 pub(crate) struct Detach {
     /// The state directory, if given.
     pub(crate) state_dir: Option<PathBuf>,
-    /// Additional flags for a node that has to be started.
+    /// Additional flags for a node that must be started.
     pub(crate) flags: Vec<OsString>,
     /// What to wait for.
     pub(crate) wait: Option<WaitArg>,
-    /// Print nothing.
+    /// Whether to print nothing.
     pub(crate) quiet: bool,
 }
 
 impl Detach {
-    /// Hands pods over. Returns the exit code.
+    /// Submits the pods to the node. Returns the exit code.
     pub(crate) fn hand_over(&self, record: RunRecord) -> Result<u8, Failure> {
         runs::block_on(async {
             let node = self.node().await?;
@@ -62,12 +62,12 @@ impl Detach {
         })
     }
 
-    /// The node of the state directory, if there is one.
+    /// Finds the node of the state directory.
     pub(crate) async fn find(&self) -> Result<Option<Run>, Failure> {
         find(&runtime::state_dir(self.state_dir.as_deref())?).await
     }
 
-    /// The node of the state directory; it is started if there is none.
+    /// Finds the node of the state directory, or starts one.
     pub(crate) async fn node(&self) -> Result<Run, Failure> {
         let state_dir = runtime::state_dir(self.state_dir.as_deref())?;
         if let Some(node) = find(&state_dir).await? {
@@ -81,7 +81,7 @@ impl Detach {
                 return Ok(node);
             }
             let ended = child.try_wait()?;
-            // It ends at once if another command has just started a node, which is about to answer.
+            // Our node ends at once if another command has just started a node. That node will answer soon.
             let is_over = ended.is_some() && gave_up.get_or_insert_with(Instant::now).elapsed() > ANOTHER_MAX;
             if is_over || began.elapsed() > PATIENCE {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -113,13 +113,13 @@ impl Detach {
     }
 }
 
-/// The node of a state directory, if there is one.
+/// Finds the node of a state directory.
 async fn find(state_dir: &Path) -> Result<Option<Run>, Failure> {
     let found = runs::find_quietly().await?;
     Ok(found.runs.into_iter().find(|run| run.state.node.as_deref() == Some(state_dir)))
 }
 
-/// Waits for a run. Returns the exit code: that of what has finished, else 0.
+/// Waits for a run. Returns the exit code of what has finished, otherwise 0.
 pub(crate) async fn wait(node: &Run, run: &str, until: WaitArg) -> Result<u8, Failure> {
     let running = until == WaitArg::Running;
     let request = Request::Await { run: run.to_owned(), over: false, running, faults: true };
@@ -157,7 +157,7 @@ pub(crate) async fn pods(node: &Run, run: &str) -> Result<Vec<PodState>, Failure
     Ok(pods)
 }
 
-/// Says on standard error which pods of a run have failed, and why. The exit code is the result.
+/// Prints on standard error which pods of a run have failed, and why.
 pub(crate) async fn tell_failures(node: &Run, run: &str) {
     for pod in pods(node, run).await.unwrap_or_default() {
         if pod.phase == "Failed" {
@@ -172,7 +172,7 @@ fn failure(pod: &PodState) -> String {
         return format!("{} was stopped", pod.name);
     }
     let why = pod.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    // What a container's log does not say.
+    // These details are not in the container's log.
     let details = pod.containers.iter().filter_map(|c| Some(format!("; {}: {}", c.name, c.reason.as_ref()?)));
     format!("{} failed{why}{}", pod.name, details.collect::<String>())
 }

@@ -1,4 +1,4 @@
-//! `outrigger doctor`: whether this machine can run pods.
+//! `outrigger doctor`: checks whether this machine can run pods.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    // If it is refused, the findings show why.
+    // If this is refused, the findings show why.
     if !rootless::has_powers() && rootless::why_not_rootless().is_none() {
         let _ = rootless::enter(|_| {});
     }
@@ -61,16 +61,16 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(if fit { Outcome::Fine } else { Outcome::Findings })
 }
 
-/// The columns of the level of a finding.
+/// The width of a finding's level.
 const WORD: usize = 6;
 
-/// An indented text in lines of at most `columns`.
+/// Indents a text and wraps it to `columns`.
 fn within(text: &str, indent: usize, columns: Option<usize>) -> String {
     let text = format!("{:indent$}{text}", "");
     columns.map_or_else(|| text.clone(), |columns| fit(&text, columns))
 }
 
-/// The findings as text, in lines of at most `columns`.
+/// Renders the findings, wrapped to `columns`.
 fn text(findings: &[Finding], fit: bool, columns: Option<usize>) -> String {
     let width = findings.iter().map(|f| f.check.len()).max().unwrap_or(0);
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! `outrigger exec`: a command in a container of a run.
+//! `outrigger exec`: runs a command in a container of a run.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::outcome::{self, Failure};
 use crate::runs::{self, ContainerArgs, PodArgs};
 use crate::terminal;
 
-/// Most bytes of standard input sent at once.
+/// The maximum number of bytes of standard input that are sent at once.
 const CHUNK: usize = 16 << 10;
 
 /// The exit code of a process killed by SIGKILL.
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// Runs the command; the exit code is its own.
+/// Runs the command. Returns the command's own exit code.
 pub(crate) fn main(args: Args) -> ExitCode {
     match runs::block_on(exec(args)) {
         Ok(code) => ExitCode::from(code),
@@ -71,14 +71,14 @@ async fn exec(args: Args) -> Result<u8, Failure> {
         stdin: args.stdin,
         terminal: args.tty.then(size),
     };
-    // Before anything starts, so that no signal is missed.
+    // Listen before anything starts, so that no signal is missed.
     let signals = if args.tty { Some(Signals::listen()?) } else { None };
     let mut connection = run.ask(&Request::Exec(start)).await.map_err(runs::refused)?;
     let _raw = (args.tty && args.stdin && is_terminal).then(Raw::enter).transpose()?;
     let stdin = args.stdin.then(read_stdin);
     let mut shown = Shown::new(args.tty);
     let ended = talk(&mut connection, stdin, signals, &mut shown).await;
-    // If the terminal is gone, there is nothing to restore.
+    // If the terminal is closed, there is nothing to restore.
     let _ = shown.end();
     drop(_raw);
     match ended {
@@ -100,7 +100,7 @@ async fn exec(args: Args) -> Result<u8, Failure> {
     }
 }
 
-/// Forwards the streams until the command ends. Returns its exit code, and the reason if it could not be run.
+/// Forwards the streams until the command ends. Returns its exit code, and the error if it could not be run.
 async fn talk(
     connection: &mut Connection,
     mut stdin: Option<mpsc::Receiver<Vec<u8>>>,
@@ -133,8 +133,8 @@ async fn talk(
     }
 }
 
-/// The command's output. Without `-t`, control sequences other than colours are removed before they reach a
-/// terminal, as in `run` and `logs`. Files and pipes get the output unchanged.
+/// Writes the command's output. Without `-t`, control sequences other than colours are removed before they
+/// reach a terminal, as in `run` and `logs`. Files and pipes get the output unchanged.
 struct Shown {
     out: Option<SafeStream>,
     err: Option<SafeStream>,
@@ -177,7 +177,7 @@ impl Shown {
     }
 }
 
-/// The next input; `None` once, at its end.
+/// The next input. Returns `None` once, at its end.
 async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u8>> {
     match stdin {
         Some(chunks) => chunks.recv().await,
@@ -185,7 +185,7 @@ async fn next_chunk(stdin: &mut Option<mpsc::Receiver<Vec<u8>>>) -> Option<Vec<u
     }
 }
 
-/// Reads standard input on its own thread: a blocked read cannot be cancelled, but the process can end
+/// Reads standard input in its own thread. A blocked read cannot be cancelled, but the process can end
 /// without it.
 fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     let (tx, rx) = mpsc::channel(1);
@@ -203,15 +203,15 @@ fn read_stdin() -> mpsc::Receiver<Vec<u8>> {
     rx
 }
 
-/// The meaning of a signal.
+/// What a signal asks for.
 enum Signalled {
     /// The terminal was resized.
     Resized,
-    /// The command should end, with this exit code.
+    /// The command must end with this exit code.
     Ended(u8),
 }
 
-/// Signals after which the terminal must be restored.
+/// The signals that concern the terminal: it was resized, or it must be restored before the end.
 struct Signals {
     resized: Signal,
     ends: [(Signal, u8); 3],
@@ -252,7 +252,7 @@ fn size() -> WindowSize {
     }
 }
 
-/// A terminal in raw mode, so that all keys go to the command; restored on drop.
+/// A terminal in raw mode, so that all keys go to the command. Dropping it restores the terminal.
 struct Raw(Termios);
 
 impl Raw {
@@ -268,7 +268,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // If the terminal is gone, there is nothing to restore.
+        // If the terminal is closed, there is nothing to restore.
         let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0);
         terminal::set_raw(false);
     }

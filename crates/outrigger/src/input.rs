@@ -1,4 +1,4 @@
-//! Reads the files on the command line.
+//! Reads the files that the command line names.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -73,11 +73,11 @@ pub(crate) fn feature_gate(text: &str) -> Result<(String, bool), ValueError> {
     Ok((name.to_owned(), on))
 }
 
-/// The feature gates, with these changes.
+/// Applies these changes to the default feature gates.
 pub(crate) fn features(changes: &[(String, bool)]) -> FeatureGates {
     let mut gates = FeatureGates::default();
     for (name, on) in changes {
-        // The command line refused unknown names.
+        // The command line has already refused unknown names.
         let _known = gates.set(name, *on);
     }
     gates
@@ -89,12 +89,12 @@ impl ReadArgs {
         features(&self.feature_gates)
     }
 
-    /// Whether warnings are as bad as errors, for a command that only checks.
+    /// Whether warnings count as errors, for a command that only checks.
     pub(crate) fn is_strict(&self) -> bool {
         self.validate == Some(ValidateArg::Strict)
     }
 
-    /// Reads files; `-` is standard input.
+    /// Reads files. `-` is standard input.
     pub(crate) fn sources(&self, files: &[PathBuf]) -> Result<Vec<SourceFile>, Failure> {
         if files.iter().filter(|f| is_stdin(f)).count() > 1 {
             return Err(Failure::Input(anyhow!("`-` (standard input) can be read only once")));
@@ -102,12 +102,12 @@ impl ReadArgs {
         files.iter().map(|file| source(file)).collect()
     }
 
-    /// Reads sources, or returns why they cannot be read.
+    /// Reads manifests, or returns why they cannot be read.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
         read(sources, &self.options().manifest_options())
     }
 
-    /// Reads what can be read of sources that may have errors.
+    /// Reads the valid parts of manifests that may have errors.
     pub(crate) fn read_partial(&self, sources: &[SourceFile]) -> Partial {
         read_partial(sources, &self.options().manifest_options())
     }
@@ -134,7 +134,7 @@ pub(crate) fn is_stdin(file: &Path) -> bool {
 }
 
 fn source(file: &Path) -> Result<SourceFile, Failure> {
-    // Reads one byte more than allowed, to notice that it is too much, even from an endless source.
+    // Read one byte more than allowed, to detect a file that is too large, even an endless one.
     let limit = Limits::default().file_bytes_max as u64 + 1;
     let name = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
     let mut bytes = Vec::new();

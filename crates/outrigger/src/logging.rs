@@ -1,4 +1,4 @@
-//! Messages of the process itself: what goes wrong without ending anything, and what it does, if somebody wants to know.
+//! Sets up the log of the process itself: warnings and errors, and what it does if a filter asks for it.
 
 use clap::ValueEnum;
 use outrigger_view::output::Output;
@@ -17,7 +17,7 @@ pub(crate) struct LogArgs {
     log: Option<String>,
 }
 
-/// Checks a filter. It is kept as text: the parsed one cannot be cloned.
+/// Checks a filter. It is kept as text, because the parsed one cannot be cloned.
 fn filter(text: &str) -> Result<String, ValueError> {
     EnvFilter::builder().parse(text)?;
     Ok(text.to_owned())
@@ -32,23 +32,25 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The filter of a service: what the library says of watches is said again, in fewer words.
+/// The filter of a service. The library's messages about watches are left out, because the service reports
+/// them in a shorter form.
 const SERVICE_FILTER: &str = "info,kube_runtime::watcher=error";
 
 impl LogArgs {
     fn filter(&self) -> Option<EnvFilter> {
-        // It has been parsed before.
+        // The command line has already checked it.
         self.log.as_deref().filter(|text| !text.is_empty()).map(EnvFilter::new)
     }
 
-    /// Has messages written to standard error, or above the view. Without a filter only warnings are, or with `quiet` only
-    /// errors, and without the module and the pod they are about: their text says it.
+    /// Writes messages to standard error, or above the view. Without a filter, these are only warnings, or
+    /// only errors with `quiet`. They are written without the module and the pod, because their text names
+    /// what they are about.
     pub(crate) fn apply(&self, quiet: bool, output: &Output) {
         let output = output.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_writer(move || output.writer())
             .with_ansi(terminal::colors().err)
-            // It would tell standard error with `eprintln!`, which panics if nobody reads that any more.
+            // It would report errors with `eprintln!`, which panics if standard error is closed.
             .log_internal_errors(false)
             .without_time();
         match self.filter() {
@@ -60,7 +62,7 @@ impl LogArgs {
         }
     }
 
-    /// Has the messages of a service in a cluster written to standard error, with the time.
+    /// Writes messages of a service in a cluster to standard error, with the time.
     pub(crate) fn apply_to_service(&self, format: LogFormat) {
         let filter = self.filter().unwrap_or_else(|| EnvFilter::new(SERVICE_FILTER));
         service(filter, format, std::io::stderr).init();
@@ -76,7 +78,7 @@ fn service(
         .with_env_filter(filter)
         .with_writer(writer)
         .with_ansi(false)
-        // As in `apply`.
+        // For the same reason as in `apply`.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => Box::new(lines.finish()),

@@ -1,4 +1,4 @@
-//! `outrigger logs`: the logs of containers of a run.
+//! `outrigger logs`: prints the logs of containers of a run.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -16,7 +16,7 @@ use crate::runs::{self, ContainerArgs, PodsArgs};
 use crate::terminal;
 use crate::value::ValueError;
 
-/// Maximum number of pods followed at the same time: a run accepts at most 64 connections.
+/// The maximum number of pods that are followed at the same time. A run accepts at most 64 connections.
 const FOLLOWED_MAX: usize = 50;
 
 #[derive(Debug, clap::Args)]
@@ -108,8 +108,8 @@ impl Args {
         }
     }
 
-    /// The prefix of each container's lines: the pod if there are several, and the container if there are
-    /// several or if requested.
+    /// The prefix of each container's lines. It has the pod if there are several, and the container if there
+    /// are several or if requested.
     fn names(&self, pod: &PodState, containers: &[usize], several_pods: bool) -> BTreeMap<usize, String> {
         let with_container = self.prefix || self.all_containers;
         let name = |container: usize| {
@@ -144,7 +144,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next lines; `None` at the end.
+    /// The next lines. `None` at the end.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, AskError> {
         loop {
             match self.connection.next().await? {
@@ -156,7 +156,7 @@ impl Stream {
     }
 }
 
-/// Shows the logs of all pods while they are written.
+/// Shows the logs of all pods as they are written.
 async fn follow(streams: Vec<Stream>) -> Result<(), Failure> {
     let (tx, mut rx) = mpsc::channel(1);
     for mut stream in streams {

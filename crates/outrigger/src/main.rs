@@ -36,7 +36,7 @@ use clap::CommandFactory as _;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    // A container's shim is this binary too. It forks, so it must run before there is a second thread.
+    // This binary is also a container's shim. A shim forks, so this must run before there is a second thread.
     let mut args = std::env::args_os().skip(1);
     let first = args.next();
     if first.as_ref().is_some_and(|first| first == "shim") {
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => return run::main(*args),
         Command::Node(args) => {
-            // `run -d` starts it through /proc/self/exe, so that `ps` would show it as `exe`.
+            // `run -d` starts the node through /proc/self/exe, so `ps` would show its name as `exe`.
             let _ = rustix::thread::set_name(c"outrigger");
             node::execute(*args)
         }

@@ -1,4 +1,4 @@
-//! `outrigger man`: manual pages.
+//! `outrigger man`: prints manual pages.
 
 use std::path::PathBuf;
 

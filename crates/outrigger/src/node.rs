@@ -129,7 +129,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         check_restricted_options(args.network.mode(), args.userns.mode())?;
     }
     if args.runtime.runtime == RuntimeArg::Embedded && !rustix::process::geteuid().is_root() {
-        // Pods of an unprivileged user live in a user namespace that ends with the process.
+        // Pods of an unprivileged user are in a user namespace that ends with the process.
         return Err(Failure::Own(anyhow!(
             "a node needs root; as an ordinary user, run pods in the foreground with `outrigger run`"
         )));
@@ -151,7 +151,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
     executor.block_on(async {
-        // Its runs, and so their runtime classes, are not known yet.
+        // The node's runs, and so their runtime classes, are not known yet.
         match args.runtime.start(kind, &Work::default(), owner, state_dir).await? {
             Started::Embedded(runtime) => {
                 let cleaner = runtime.clone();
@@ -167,13 +167,13 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 fn options(args: &Args, kind: RuntimeKind, state_dir: PathBuf) -> Result<NodeOptions, Failure> {
     let manifests = args.manifests.as_ref().map(|dir| {
-        // Absolute, because it is watched for as long as the node runs.
+        // The path must be absolute, because it is watched for as long as the node runs.
         let dir = std::path::absolute(dir).map_err(|e| Failure::Input(anyhow!("{}: {e}", dir.display())))?;
         match trusted::open_dir(&dir) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 Err(Failure::Input(anyhow!("cannot run the manifests of {}: {e}", dir.display())))
             }
-            // It may be created later, and is checked each time it is read.
+            // The directory may be created later. It is checked each time it is read.
             _ => Ok(ManifestDir {
                 path: dir,
                 reading: args.reading(),
@@ -184,7 +184,8 @@ fn options(args: &Args, kind: RuntimeKind, state_dir: PathBuf) -> Result<NodeOpt
     Ok(NodeOptions {
         state_dir,
         manifests: manifests.transpose()?,
-        // What was accepted once, a node keeps trying. A seccomp profile may be put there later.
+        // A node keeps trying to start pods that it has accepted. For example, a missing seccomp profile may
+        // be added later.
         machine: Machine { runtime: Some(kind), state_dir: None, on_failure: OnFailure::Retry },
         restricted: args.restricted,
         at_exit: match args.stop_pods_on_exit {
@@ -213,7 +214,7 @@ async fn keep<R: Runtime>(
     Ok(Outcome::Fine)
 }
 
-/// The variables that a node reads.
+/// The environment variables that a node reads.
 const VARIABLES: [&str; 6] = [
     "OUTRIGGER_STATE_DIR",
     "OUTRIGGER_RUNTIME_DIR",
@@ -223,7 +224,7 @@ const VARIABLES: [&str; 6] = [
     "OUTRIGGER_LOG",
 ];
 
-/// A unit that runs this command line with the same settings.
+/// A systemd unit that runs this command line with the same settings.
 fn unit(args: &Args) -> Result<String, Failure> {
     let program = std::env::current_exe().unwrap_or_else(|_| "/usr/local/bin/outrigger".into());
     let quoted = |word: String| match word.contains([' ', '"', '\\', '$', '%']) {
@@ -241,12 +242,12 @@ fn unit(args: &Args) -> Result<String, Failure> {
     }
     for name in VARIABLES {
         if let Ok(value) = std::env::var(name) {
-            // `$` means nothing here.
+            // In `Environment=`, `$` has no special meaning.
             settings.push_str(&format!("Environment={:?}\n", format!("{name}={}", value.replace('%', "%%"))));
         }
     }
     let stops = command.iter().any(|word| word == "--stop-pods-on-exit");
-    // If pods are stopped with the node, they may use their whole grace period.
+    // If the pods stop with the node, they may use their whole grace period.
     let stop = if stops { "10min" } else { "30s" };
     let unit = UNIT.replace("@COMMAND@", &command.join(" ")).replace("@STOP@", stop);
     Ok(unit.replace("@SETTINGS@", &settings))

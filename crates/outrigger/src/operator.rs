@@ -1,4 +1,4 @@
-//! `outrigger operator`: launch priority and sidecar termination in clusters with ordinary kubelets.
+//! `outrigger operator`: launch priority and sidecar termination in clusters with standard kubelets.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -238,7 +238,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     }
 }
 
-/// The failure that ends the operator or the agent, in the format of its log.
+/// Reports the failure that ends the operator or the agent, in the format of its log.
 fn ended(error: cluster::Error, format: LogFormat) -> Failure {
     if format == LogFormat::Text {
         return Failure::Own(error.into());
@@ -283,10 +283,10 @@ async fn install(args: Install) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// How long to look for a cluster that is not needed.
+/// How long to look for a cluster that is optional.
 const CLUSTER_MAX: Duration = Duration::from_secs(3);
 
-/// Says on standard error if OpenKruise or another Outrigger is installed in the current cluster, if there is one.
+/// Warns on standard error if the current cluster, if any, has OpenKruise or another Outrigger installed.
 async fn warn_of_clashes(namespace: &str) {
     let look = async { cluster::clashes(&cluster::connect().await?, namespace).await };
     if let Ok(Ok(clashes)) = tokio::time::timeout(CLUSTER_MAX, look).await {

@@ -1,4 +1,4 @@
-//! The results of commands.
+//! The results of commands, and their exit codes.
 
 use std::process::ExitCode;
 
@@ -7,10 +7,10 @@ use outrigger_node::read::ReadError;
 
 use crate::terminal;
 
-/// The result of a command that did its work.
+/// The result of a command that completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// No findings: exit code 0.
+    /// There are no findings: exit code 0.
     Fine,
     /// The manifest could be read and has errors: exit code 1.
     Findings,
@@ -26,16 +26,16 @@ impl Outcome {
     }
 }
 
-/// Why a command could not do its work.
+/// Why a command could not complete.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The input cannot be used: exit code 2.
     Input(anyhow::Error),
-    /// The manifest cannot be read, shown with the lines concerned: exit code 2.
+    /// The manifest cannot be read. The affected lines are shown: exit code 2.
     Manifest(Vec<Diagnostic>, Vec<SourceFile>),
     /// A failure of outrigger or of the machine: exit code 125.
     Own(anyhow::Error),
-    /// The same, and the log has told why.
+    /// A failure of outrigger or of the machine whose reason the log already has: exit code 125.
     Logged,
 }
 

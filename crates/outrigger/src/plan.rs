@@ -1,4 +1,4 @@
-//! `outrigger plan`: what starts and stops when, and why.
+//! `outrigger plan`: shows what starts and stops when, and why.
 
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         Output::Mermaid => views.iter().map(plan::mermaid).collect::<Vec<_>>().join("\n"),
         Output::Svg => plan::svg(&views),
     };
-    // Programs get an answer in any case.
+    // JSON is printed even without a plan, because programs expect an answer.
     if !views.is_empty() || args.output == Output::Json {
         terminal::print(&out)?;
     }

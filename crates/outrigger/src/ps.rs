@@ -1,4 +1,4 @@
-//! `outrigger ps`: the pods of all active runs.
+//! `outrigger ps`: lists the pods of all active runs.
 
 use anyhow::anyhow;
 use clap::ValueEnum;
@@ -54,7 +54,8 @@ enum Format {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    // Before runs are asked: one that is slow to answer must not hide what ends meanwhile.
+    // Read this before asking the runs. A run that answers slowly must not hide pods that end in the
+    // meantime.
     let killed = killed_runs();
     let mut found = runs::block_on(args.place.find())?;
     let dir = args.place.dir();
@@ -197,7 +198,7 @@ fn containers(runs: &[Run]) -> String {
     table(heading, rows, terminal::out_width())
 }
 
-/// What `--run` takes: the run of a node, or the process of a run in the foreground.
+/// The value for `--run`: the run of a node, or the process id of a run in the foreground.
 fn run_of(run: &Run, pod: &PodState) -> String {
     pod.run.clone().unwrap_or_else(|| run.state.pid.to_string())
 }
@@ -208,17 +209,17 @@ fn files_of(run: &Run, pod: &PodState) -> String {
     files.join(" ")
 }
 
-/// The addresses of a pod. Those of a pod that has ended may belong to another by now.
+/// The addresses of a pod. A pod that has ended has none, because another pod may have its addresses now.
 fn addresses(pod: &PodState) -> &[String] {
     if pod.over { &[] } else { &pod.ips }
 }
 
-/// The published ports of a pod; none after its end, as for [`addresses`].
+/// The published ports of a pod. None after its end, as for [`addresses`].
 fn ports(pod: &PodState) -> &[String] {
     if pod.over { &[] } else { &pod.ports }
 }
 
-/// A text, or kubectl's for an empty column.
+/// The text, or kubectl's text for an empty column.
 fn or_none(text: String) -> String {
     match text.is_empty() {
         true => NONE.to_owned(),
@@ -226,7 +227,7 @@ fn or_none(text: String) -> String {
     }
 }
 
-/// The phase, or that it is stopping or was stopped.
+/// The phase, or that the pod is stopping or was stopped.
 fn phase(pod: &PodState) -> String {
     match (pod.stopping, pod.stopped) {
         (true, _) => "Stopping".to_owned(),
@@ -239,7 +240,7 @@ fn age(ms: u64) -> String {
     HumanDuration(ms / 1_000 * 1_000).to_string()
 }
 
-/// Why the pod is not as it should be: its own reason, else that of the first container with one.
+/// Why the pod is not as expected: its own reason, otherwise the first reason of a container.
 fn reason(pod: &PodState) -> String {
     let of_container = |c: &ContainerState| c.reason.as_ref().map(|reason| format!("`{}` {reason}", c.name));
     let first = || pod.containers.iter().find_map(of_container);

@@ -44,7 +44,7 @@ async fn restart(args: Args) -> Result<(), Failure> {
         }
         _ => {}
     }
-    // Pods of a workload that have ended were replaced.
+    // Skip pods that have ended, because their workload has replaced them.
     for (run, pod) in pods.iter().filter(|(_, pod)| !pod.over) {
         let container = match &args.container {
             Some(name) => Some(pod.pick(Some(name)).map_err(|e| Failure::Input(anyhow!(e)))?.container),

@@ -29,10 +29,10 @@ use crate::runtime::{RuntimeArg, RuntimeArgs, Started, clean_cri, given_or_defau
 use crate::value::ValueError;
 use crate::{detach, simulate, terminal, timeline};
 
-/// Podman's default: enough for any program, but it stops a fork bomb.
+/// Podman's default. It is enough for any program, but it stops a fork bomb.
 const PIDS_LIMIT: u64 = 2048;
 
-/// Minimum size of a log file: a few long lines.
+/// The minimum size of a log file: it must hold a few long lines.
 const LOG_SIZE_MIN: i64 = 64 << 10;
 
 #[derive(Debug, clap::Args)]
@@ -218,7 +218,7 @@ fn published(text: &str) -> Result<PublishedPort, ValueError> {
     Ok(PublishedPort { host: SocketAddr::new(ip, number(host_port)?), pod_port: number(pod_port)?, udp })
 }
 
-/// The options of pods of a node, unless a run has its own.
+/// The options of a node's pods, unless a run has its own.
 pub(crate) fn default_pod_options(network: NetworkArg, users: UsernsArg) -> PodOptions {
     PodOptions {
         grace_ms: None,
@@ -231,7 +231,7 @@ pub(crate) fn default_pod_options(network: NetworkArg, users: UsernsArg) -> PodO
     }
 }
 
-/// The requested limit, else the default if this machine can limit processes.
+/// The requested limit. Otherwise the default, if this machine can limit processes.
 pub(crate) fn pids_limit(asked: Option<u64>) -> Option<u64> {
     match asked {
         Some(limit) => Some(limit).filter(|limit| *limit > 0),
@@ -248,7 +248,7 @@ pub(crate) fn log_size(text: &str) -> Result<u64, ValueError> {
 }
 
 impl Args {
-    /// The options of the pods.
+    /// The options that apply to each pod.
     fn pod_options(&self) -> PodOptions {
         PodOptions {
             grace_ms: self.grace_period.map(|s| s.saturating_mul(1_000)),
@@ -268,7 +268,7 @@ impl Args {
         }
     }
 
-    /// The run, as a node would keep it.
+    /// The run in the form in which a node stores it.
     fn record(&self) -> Result<RunRecord, Failure> {
         let sources = self.read.sources(&self.files)?;
         let options = self.read.options();
@@ -277,7 +277,7 @@ impl Args {
         Ok(RunRecord::new(files, &sources, reading, self.pod_options()))
     }
 
-    /// Reads the manifests and plans each pod. Prints warnings; any error rejects everything.
+    /// Reads the manifests and plans each pod. Prints warnings. Any error rejects everything.
     fn work(&self, record: &RunRecord, runtime: Option<RuntimeKind>) -> Result<Work, Failure> {
         let state_dir = given_or_default(self.runtime.state_dir.as_deref()).ok();
         let machine = Machine { runtime, state_dir, on_failure: self.on_failure() };
@@ -298,14 +298,15 @@ pub(crate) fn main(mut args: Args) -> ExitCode {
         };
     }
     if args.runtime.runtime == RuntimeArg::Embedded {
-        // Before anything is read or written, because the program restarts itself for an unprivileged user.
+        // Do this before anything is read or written, because the program restarts itself for an unprivileged
+        // user.
         let quiet = args.quiet;
         let note = |text: &str| {
             if !quiet {
                 terminal::note(text);
             }
         };
-        // In a user namespace the owners of most directories cannot be told apart any more.
+        // In a user namespace, the owners of most directories can no longer be distinguished.
         if !rootless::has_powers()
             && let Err(failure) = state_dir(args.runtime.state_dir.as_deref())
         {
@@ -362,7 +363,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
         path.into_iter().for_each(|path| output.mention(what, path));
     }
     args.log.apply(args.quiet, &output);
-    // A single thread is enough: pods mostly wait.
+    // A single thread is enough, because pods mostly wait.
     let executor =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(64).build()?;
     executor.block_on(async {
@@ -370,7 +371,7 @@ fn execute(args: Args, keeps_events: bool, picture: Option<PathBuf>) -> Result<u
             Started::Embedded(runtime) => {
                 let cleaner = runtime.clone();
                 let orphans = async move {
-                    // The first pod needs it, and starting it takes a moment.
+                    // The first pod needs the guard process, and starting it takes a moment.
                     cleaner.ensure_guard().await;
                     cleaner.clean_orphans().await;
                 };
@@ -408,10 +409,10 @@ async fn carry_out<R: Runtime>(
     output: Output,
     orphans: impl Future<Output = ()> + Send + 'static,
 ) -> Result<u8, Failure> {
-    // Removing orphans must not delay this run.
+    // Removing leftovers must not delay this run.
     let orphans = tokio::spawn(orphans);
     let result = outrigger_node::run::run(work, options, runtime, output).await;
-    // Finish the cleanup, so that it is not left half-done for the next run.
+    // Finish the cleanup, so that the next run does not find it incomplete.
     let _ = orphans.await;
     result.map(|r| r.exit_code).map_err(|error| match error.is_refusal() {
         true => Failure::Input(error.into()),
@@ -423,7 +424,7 @@ async fn carry_out<R: Runtime>(
 fn introduce(runtime: Arc<CriRuntime>, output: &Output) {
     // Standard output may be closed.
     let _ = output.writer().write_all(format!("runs on {}\n", runtime.info().summary()).as_bytes());
-    // Checking takes a moment, and pods need not wait for it.
+    // The check takes a moment, and pods need not wait for it.
     tokio::spawn(async move {
         for lack in runtime.lacks().await {
             tracing::warn!("{}: {lack}", runtime.info().name);
@@ -438,7 +439,7 @@ pub(crate) fn verbosity(quiet: bool) -> Verbosity {
     }
 }
 
-/// Lines contain the pod's name if there may be several pods.
+/// Lines contain the pod's name if there can be several pods.
 fn labels(work: &Work) -> Labels {
     let goes_on = |w: &Workload| w.job_spec().is_some_and(|spec| spec.completions.is_some_and(|c| c > 1));
     match work.pod_count() > 1 || work.workloads.iter().any(goes_on) {
@@ -447,14 +448,14 @@ fn labels(work: &Work) -> Labels {
     }
 }
 
-/// Hands the pods to the node of this machine.
+/// Submits the pods to the node of this machine.
 fn detached(args: Args) -> Result<u8, Failure> {
     args.runtime.check()?;
     let mut record = args.record()?;
-    // The node knows its runtime, and has none of the options of another one.
+    // Only the node knows its OCI runtimes, so only a CRI runtime is checked here.
     let runtime = (args.runtime.runtime == RuntimeArg::Cri).then_some(RuntimeKind::Cri);
     args.work(&record, runtime)?;
-    // The node has a different working directory.
+    // The node has another working directory.
     record.status = args.status.map(std::path::absolute).transpose()?;
     let flags = args.runtime.flags();
     let detach =
@@ -462,7 +463,7 @@ fn detached(args: Args) -> Result<u8, Failure> {
     detach.hand_over(record)
 }
 
-/// A file that is replaced again and again. Devices and pipes are not.
+/// Accepts a path whose file can be replaced repeatedly. Devices and pipes cannot.
 fn replaceable(path: PathBuf) -> Result<PathBuf, ValueError> {
     match std::fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
         true => Err(ValueError::NotAFile),

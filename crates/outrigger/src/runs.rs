@@ -1,4 +1,4 @@
-//! Shared parts of the commands that talk to runs.
+//! Finds runs, pods and containers for the commands that talk to runs.
 
 use std::fs;
 use std::future::Future;
@@ -51,18 +51,18 @@ pub(crate) struct PlaceArgs {
     state_dir: Option<PathBuf>,
 }
 
-/// The state directory that the environment names.
+/// The state directory in the environment variable.
 fn dir_of_variable() -> Option<PathBuf> {
     std::env::var_os("OUTRIGGER_STATE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// A path without links, as far as it exists.
+/// Resolves links in the existing part of a path.
 fn resolved(dir: PathBuf) -> PathBuf {
     fs::canonicalize(&dir).unwrap_or(dir)
 }
 
 impl PlaceArgs {
-    /// The matching runs of this user, with a note about those that do not answer.
+    /// Finds the matching runs of this user. Notes which of them do not answer.
     pub(crate) async fn find(&self) -> Result<Found, Failure> {
         let mut found = find().await?;
         if let Some(dir) = self.dir() {
@@ -78,7 +78,7 @@ impl PlaceArgs {
         Ok(found)
     }
 
-    /// The state directory that was named, by the option or the environment, without links.
+    /// The state directory from the option or the environment, without links.
     pub(crate) fn dir(&self) -> Option<PathBuf> {
         self.state_dir.clone().or_else(dir_of_variable).map(resolved)
     }
@@ -86,14 +86,14 @@ impl PlaceArgs {
     /// A sentence about the runs of the state directory that have not ended although no node is running.
     pub(crate) fn unattended(&self, found: &Found) -> Option<String> {
         let dir = fs::canonicalize(self.dir().or_else(rootless::default_state_dir)?).ok()?;
-        // One that does not answer may be the node; it has been reported.
+        // A run that does not answer may be the node, and was already reported.
         if !found.silent.is_empty() || found.runs.iter().any(|run| run.state.node.as_ref() == Some(&dir)) {
             return None;
         }
         unattended(&dir)
     }
 
-    /// The pods with this name or these labels.
+    /// The selection of pods with this name or these labels.
     pub(crate) fn which(&self, what: Named) -> Which {
         Which { what, namespace: self.namespace.clone(), run: self.run.clone() }
     }
@@ -109,24 +109,24 @@ pub(crate) struct ContainerArgs {
 }
 
 impl PodArgs {
-    /// The runs to look in.
+    /// Finds the runs to search.
     pub(crate) async fn find(&self) -> Result<Found, Failure> {
         self.place.find().await
     }
 
-    /// The pod.
+    /// The selection of the pod.
     pub(crate) fn which(&self) -> Which {
         self.place.which(Named::Object(self.pod.clone()))
     }
 }
 
 impl PodsArgs {
-    /// The runs to look in.
+    /// Finds the runs to search.
     pub(crate) async fn find(&self) -> Result<Found, Failure> {
         self.place.find().await
     }
 
-    /// The pods.
+    /// The selection of the pods.
     pub(crate) fn which(&self) -> Result<Which, Failure> {
         let by_name = self.pod.clone().map(Named::Object);
         let what = by_name.or_else(|| self.selector.clone().map(Named::Labels));
@@ -136,7 +136,7 @@ impl PodsArgs {
 }
 
 impl ContainerArgs {
-    /// The container to use. If the pod has several and none was named, the choice is printed.
+    /// The index of the container to use. If the pod has several and none was named, the choice is printed.
     pub(crate) fn pick(&self, pod: &PodState) -> Result<usize, Failure> {
         let picked = pod.pick(self.container.as_deref()).map_err(|e| Failure::Input(anyhow!(e)))?;
         if picked.by_default {
@@ -146,7 +146,7 @@ impl ContainerArgs {
     }
 }
 
-/// Says that Ctrl-C has ended this command and not the run. Returns the exit code.
+/// Prints that Ctrl-C has ended this command and not the run. Returns the exit code.
 pub(crate) fn left_running(run: &str) -> u8 {
     terminal::note_after_interrupt(&format!(
         "the pods keep running; stop them with `outrigger stop run/{run}`"
@@ -162,7 +162,7 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }
 
-/// A sentence about the runs of a state directory that have not ended, for when no node is running.
+/// A sentence about the runs of a state directory that have not ended, for use when no node is running.
 pub(crate) fn unattended(dir: &Path) -> Option<String> {
     let Unfinished { runs, pods } = unfinished_runs(dir)?;
     let dir = dir.display();
@@ -184,7 +184,7 @@ pub(crate) fn unattended(dir: &Path) -> Option<String> {
     })
 }
 
-/// The runs of this user, with a note about those that do not answer.
+/// Finds the runs of this user. Notes which of them do not answer.
 async fn find() -> Result<Found, Failure> {
     let found = control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))?;
     for (pid, error) in &found.silent {
@@ -196,7 +196,7 @@ async fn find() -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// The runs of this user that answer.
+/// Finds the runs of this user that answer.
 pub(crate) async fn find_quietly() -> Result<Found, Failure> {
     control::runs().await.map_err(|e| Failure::Own(anyhow!("cannot list runs: {e}")))
 }
@@ -207,7 +207,7 @@ fn has_runs_of_root() -> bool {
         && fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0)
 }
 
-/// A refusal by the run, as a failure of the command.
+/// Turns a refusal by the run into a failure of the command.
 pub(crate) fn refused(error: AskError) -> Failure {
     match error {
         AskError::Refused(text) => Failure::Input(anyhow!(text)),

@@ -1,4 +1,4 @@
-//! The container runtime of `run` and `node`: its options, and how it is started.
+//! The options of the container runtime of `run` and `node`, and how it is started.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -78,7 +78,7 @@ impl RuntimeArgs {
         Ok(())
     }
 
-    /// The runtime that manifests are checked against.
+    /// The runtime for which manifests are checked.
     pub(crate) fn kind(&self) -> Result<RuntimeKind, Failure> {
         match self.runtime {
             RuntimeArg::Embedded => {
@@ -89,7 +89,7 @@ impl RuntimeArgs {
         }
     }
 
-    /// Starts the runtime. With an OCI runtime, the containers of this work can be made.
+    /// Starts the runtime. If it uses OCI runtimes, it checks that they can create this work's containers.
     pub(crate) async fn start(
         self,
         kind: RuntimeKind,
@@ -137,7 +137,7 @@ impl RuntimeArgs {
     }
 }
 
-/// The OCI runtimes of the file of classes, and the default one.
+/// The OCI runtimes of the classes file, and the default one.
 pub(crate) fn oci_settings(file: Option<&Path>, default: Option<&str>) -> Result<OciSettings, Failure> {
     let own = |error: RuntimeError| Failure::Own(error.into());
     let path = file.unwrap_or(Path::new(RUNTIMES_FILE));
@@ -146,7 +146,7 @@ pub(crate) fn oci_settings(file: Option<&Path>, default: Option<&str>) -> Result
     Ok(OciSettings { runtimes, file: path.to_owned(), default: default.map(str::to_owned) })
 }
 
-/// Finds the OCI runtime of each class in advance.
+/// Finds the OCI runtime of each class before pods start.
 fn find_oci_runtimes(mut runtimes: OciRuntimes, work: &Work) -> Result<OciRuntimes, Failure> {
     let classes: BTreeSet<String> = work.pods.iter().filter_map(|pod| class_of(&pod.manifest)).collect();
     if rootless::standing().is_rootless() && (runtimes.default.is_some() || !classes.is_empty()) {
@@ -159,7 +159,7 @@ fn find_oci_runtimes(mut runtimes: OciRuntimes, work: &Work) -> Result<OciRuntim
     Ok(runtimes)
 }
 
-/// Creates a container with every OCI runtime of a run, so that no pod is started that could not continue.
+/// Creates a container with every OCI runtime of a run. So no pod starts that cannot continue.
 fn try_oci_runtimes(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), RuntimeError> {
     let classes: BTreeSet<Option<String>> = work.pods.iter().map(|pod| class_of(&pod.manifest)).collect();
     for class in classes {
@@ -170,14 +170,14 @@ fn try_oci_runtimes(runtime: &EmbeddedRuntime, work: &Work) -> Result<(), Runtim
     Ok(())
 }
 
-/// Removes what crashed runs have left on a CRI runtime.
+/// Removes the leftovers of crashed runs on a CRI runtime.
 pub(crate) async fn clean_cri(runtime: Arc<CriRuntime>) {
     if let Err(e) = runtime.clean_orphans().await {
         tracing::warn!("{e}");
     }
 }
 
-/// The given state directory or the default.
+/// The given state directory, or the default.
 pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure> {
     given.map(Path::to_owned).or_else(rootless::default_state_dir).ok_or_else(|| {
         Failure::Input(anyhow!(
@@ -186,7 +186,7 @@ pub(crate) fn given_or_default(given: Option<&Path>) -> Result<PathBuf, Failure>
     })
 }
 
-/// Creates the state directory if missing, not accessible to others, and resolves symbolic links.
+/// Creates the state directory if it is missing, without access for other users. Resolves symbolic links.
 pub(crate) fn state_dir(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let path = given_or_default(given)?;
     outrigger_runtime::private::state_dir(&path)

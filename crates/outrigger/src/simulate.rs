@@ -1,4 +1,4 @@
-//! `outrigger simulate`: the life of a pod on a virtual clock.
+//! `outrigger simulate`: simulates the life of a pod on a virtual clock.
 
 use std::path::{Path, PathBuf};
 
@@ -80,7 +80,7 @@ enum Output {
     Html,
 }
 
-/// A time on the command line: `20s`, `1m30s`, or a number of seconds.
+/// Parses a time on the command line: `20s`, `1m30s`, or a number of seconds.
 pub(crate) fn span(text: &str) -> Result<ScriptDuration, ValueError> {
     ScriptDuration::parse(text).ok_or_else(|| ValueError::Time(text.to_owned()))
 }
@@ -111,7 +111,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         .collect();
     if !errors.is_empty() {
         match args.output {
-            // Programs get an answer in any case.
+            // JSON is printed even if there are errors, because programs expect an answer.
             Output::Json => print_json(&[], &to_json(&errors, &sources))?,
             Output::Text | Output::Svg | Output::Html => terminal::diagnostics(&errors, &sources),
         }
@@ -193,7 +193,7 @@ fn show(args: &Args, script: &Script, plans: &[&Plan]) -> Result<Outcome, Failur
     Ok(outcome)
 }
 
-/// The timeline of a trace, with what the start and the stop waited for.
+/// The timeline of a trace, marked with what the start and the stop waited for.
 fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
     let mut timeline = Timeline::new(plan, trace);
     let analysis = analyze(&trace_records(plan, trace)).map_err(|e| Failure::Own(e.into()))?;
@@ -201,7 +201,7 @@ fn page(plan: &Plan, trace: &[trace::Entry]) -> Result<Timeline, Failure> {
     Ok(timeline)
 }
 
-/// How it ended: a name for programs, and a text.
+/// How the pod ended, as a name for programs and as a text.
 fn ended(ending: Ending) -> (&'static str, &'static str) {
     match ending {
         Ending::Finished => ("finished", "ended"),

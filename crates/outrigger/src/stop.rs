@@ -11,7 +11,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::runs::{self, PlaceArgs};
 use crate::terminal;
 
-/// How often to look whether a pod of a killed run is gone: there is no process to ask.
+/// How often to check whether a pod of a killed run is gone. There is no process to ask.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The pods of killed runs that are meant. Only their names are known, not their labels or workloads.
+    /// The selected pods of killed runs. Only their names are known, not their labels or workloads.
     fn killed(&self) -> Vec<KilledPod> {
         let is_named = |run: &KilledRun, pod: &KilledPod| {
             let is_it =
@@ -101,7 +101,7 @@ async fn stop(args: Args) -> Result<(), Failure> {
     let what = by_name.or_else(|| args.selector.clone().map(Named::Labels));
     let what = what.ok_or_else(|| Failure::Input(anyhow!("name a pod, or select some with -l")))?;
     let pods = match found.pods(&args.place.which(what)) {
-        // A pod whose run was killed is known by its name only.
+        // Only the name is known of a pod whose run was killed.
         Err(_) if !killed.is_empty() => {
             shorten(&args, &killed)?;
             wait_for_killed(&args, &killed).await;
@@ -126,7 +126,7 @@ async fn stop(args: Args) -> Result<(), Failure> {
         wait(&args, &name, run.ask(&request).await.map_err(runs::refused)?).await?;
         return Ok(());
     }
-    // All are asked before the first one is waited for, so that they stop at the same time.
+    // Send all requests before waiting for the first one, so that the pods stop at the same time.
     let mut asked = Vec::new();
     for (run, pod) in pods {
         if pod.over {
@@ -146,7 +146,7 @@ async fn stop(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops pods, and with a pod of a workload the whole workload, which would replace it.
+/// Stops pods. A pod of a workload is stopped with the whole workload, which would otherwise replace it.
 async fn stop_with_workloads(
     args: &Args,
     pods: &[(&Run, &PodState)],
@@ -228,7 +228,7 @@ async fn stop_all(
     if asked.is_empty() && killed.is_empty() {
         args.say("nothing to stop: you have no active runs");
     }
-    // Those of killed runs are asked before the first one is waited for, too.
+    // Shorten those of killed runs before waiting for the first one, too.
     shorten(args, killed)?;
     for (run, connection) in asked {
         let name = match (wanted.and_then(RunName::id), run.state.node.is_some()) {
@@ -242,7 +242,7 @@ async fn stop_all(
     Ok(())
 }
 
-/// Waits until the pods are gone, unless told not to. Returns whether it waited.
+/// Waits until the pods are gone, unless `--no-wait` is set. Returns whether it waited.
 async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<bool, Failure> {
     let mut reported = ReportedReasons::default();
     loop {
@@ -262,12 +262,12 @@ async fn wait(args: &Args, name: &str, mut connection: Connection) -> Result<boo
     Ok(true)
 }
 
-/// What was last printed about each pod; pods of a workload stop at the same time.
+/// The last printed reason of each pod. Pods of a workload stop at the same time.
 #[derive(Default)]
 struct ReportedReasons(BTreeMap<usize, String>);
 
 impl ReportedReasons {
-    /// The news about a pod, unless it was just printed.
+    /// The progress of a pod, unless it was just printed.
     fn news(&mut self, pod: &PodState) -> Option<String> {
         let waits = waiting_for(pod);
         let before = self.0.insert(pod.number, waits.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The terminal: colours, and output that may fail.
+//! The terminal: colours, widths, and output that can fail.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// Applies to all further output.
+    /// Applies the setting to all further output.
     pub(crate) fn apply(self) {
         match self {
             Color::Auto => anstream::ColorChoice::Auto,
@@ -34,7 +34,7 @@ impl Color {
     }
 }
 
-/// Where to use colours, according to all settings.
+/// Which streams use colours, according to all settings.
 pub(crate) fn colors() -> Colors {
     let wanted = |choice| choice != anstream::ColorChoice::Never;
     Colors {
@@ -49,12 +49,12 @@ pub(crate) fn is_lively() -> bool {
     moves && io::stdout().is_terminal() && io::stderr().is_terminal()
 }
 
-/// The width of output that is not made for a terminal.
+/// The width of output that is not for a terminal.
 pub(crate) const WIDTH: usize = 100;
-/// Narrower output could not be read.
+/// The minimum width of output, because narrower output cannot be read.
 const WIDTH_MIN: usize = 40;
 
-/// The width that is asked for: that of `COLUMNS`, as in other tools, else that of the terminal, if there is one.
+/// The width from `COLUMNS`, as in other tools, otherwise that of the terminal, if there is one.
 fn asked_width(stream: impl rustix::fd::AsFd) -> Option<usize> {
     let variable = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
     let terminal = || {
@@ -64,7 +64,7 @@ fn asked_width(stream: impl rustix::fd::AsFd) -> Option<usize> {
     variable.filter(|columns| *columns > 0).or_else(terminal).map(|columns| columns.max(WIDTH_MIN))
 }
 
-/// The width of standard output; `None` for a file or a pipe, whose lines may have any length.
+/// The width of standard output. `None` for a file or a pipe, whose lines may have any length.
 pub(crate) fn out_width() -> Option<usize> {
     asked_width(io::stdout())
 }
@@ -81,15 +81,16 @@ fn within(text: String, width: Option<usize>) -> String {
     }
 }
 
-/// The width of standard error, as [`out_width`].
+/// The width of standard error, as in [`out_width`].
 fn err_width() -> Option<usize> {
     asked_width(io::stderr())
 }
 
-/// The longest name of a pod in front of a line on a terminal.
+/// The maximum length of a pod's name in front of a line on a terminal.
 const POD_NAME_MAX: usize = 18;
 
-/// The name of a pod in front of a line of standard output: shortened on a terminal only, where lines would wrap.
+/// The name of a pod in front of a line of standard output. It is shortened only on a terminal, where lines
+/// would wrap.
 pub(crate) fn pod_name(name: &str) -> String {
     match io::stdout().is_terminal() {
         true => shorten(name, POD_NAME_MAX),
@@ -101,17 +102,17 @@ const NOTE: Style = AnsiColor::Blue.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
 /// Writes to standard output. The text may come from manifests, containers and registries, so control
-/// sequences are made harmless.
+/// sequences are removed or escaped.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
     out.write_all(safe_text(text).as_bytes())?;
     out.flush()
 }
 
-/// The terminal is raw: lines need a carriage return.
+/// Whether the terminal is in raw mode. If so, lines need a carriage return.
 static IS_RAW: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether the terminal is raw.
+/// Records whether the terminal is in raw mode.
 pub(crate) fn set_raw(is_raw: bool) {
     IS_RAW.store(is_raw, Ordering::Relaxed);
 }
@@ -125,7 +126,7 @@ pub(crate) fn eprint(text: &str) {
     let _ = out.write_all(bytes).and_then(|()| out.flush());
 }
 
-/// Writes the user's own text to standard output: unchanged to a file, made harmless on a terminal.
+/// Writes the user's own text to standard output. It is unchanged in a file, and made safe on a terminal.
 pub(crate) fn print_plain(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.is_terminal() {
@@ -140,7 +141,7 @@ pub(crate) fn say(text: &str) {
     eprint(&format!("{}\n", within(text.to_owned(), err_width())));
 }
 
-/// Prints a sentence after a word in colour.
+/// Prints a sentence after a coloured word.
 fn say_as(style: Style, word: &str, text: &str, width: Option<usize>) {
     let text = within(format!("{word} {text}"), width);
     eprint(&format!("{}{}\n", paint(style, word), text.strip_prefix(word).unwrap_or(&text)));
@@ -151,7 +152,7 @@ pub(crate) fn note(text: &str) {
     say_as(NOTE, "note:", text, err_width());
 }
 
-/// Prints a note on standard error after Ctrl-C, which a terminal has echoed at the beginning of the line.
+/// Prints a note on standard error after Ctrl-C, which the terminal has echoed at the beginning of the line.
 pub(crate) fn note_after_interrupt(text: &str) {
     const ECHO: usize = "^C".len();
     say_as(NOTE, "note:", text, err_width().map(|width| width - ECHO));
@@ -179,7 +180,7 @@ fn show(diagnostics: &[Diagnostic], sources: &[SourceFile], width: Option<usize>
     }
 }
 
-/// An error and its causes on one line. Many errors include the text of their cause; it is not repeated.
+/// An error and its causes on one line. Many errors include the text of their cause, which is not repeated.
 fn with_causes(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! `outrigger timeline`: what happened, as a picture.
+//! `outrigger timeline`: draws what happened in a run.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(Outcome::Fine)
 }
 
-/// All events of a file, or those of one pod.
+/// Reads all events of a file, or those of one pod.
 pub(crate) fn events(file: &Path, pod: Option<&str>) -> Result<Events, Failure> {
     let text = if input::is_stdin(file) {
         std::io::read_to_string(std::io::stdin().lock())
@@ -112,18 +112,18 @@ impl Target {
     }
 }
 
-/// The events of a run that is drawn at its end.
+/// The events of a run whose timeline is drawn at its end.
 #[derive(Debug)]
 pub(crate) struct Recording {
     target: Target,
     events: PathBuf,
-    /// The events file is temporary.
+    /// Whether the events file is temporary.
     passing: bool,
 }
 
 impl Recording {
-    /// Uses the events file the user named, else a temporary one next to the picture, which is created at once:
-    /// where that fails, the picture cannot be written either.
+    /// Uses the events file that the user named, otherwise a temporary one next to the picture. The temporary
+    /// file is created at once: if that fails, the picture cannot be written either.
     pub(crate) fn new(target: Target, events: &mut Option<PathBuf>) -> anyhow::Result<Recording> {
         let passing = events.is_none();
         let events = events.get_or_insert_with(|| {
@@ -137,20 +137,20 @@ impl Recording {
         Ok(Recording { events: events.clone(), target, passing })
     }
 
-    /// Where the picture will be.
+    /// The path of the picture.
     pub(crate) fn path(&self) -> &Path {
         &self.target.path
     }
 
-    /// Draws the events, if there are any. The summary of the run has printed the path.
+    /// Draws the events, if there are any. The summary of the run has already printed the path.
     pub(crate) fn draw(&self) -> anyhow::Result<()> {
         let text = match std::fs::read_to_string(&self.events) {
-            // The run did not begin; its error says why.
+            // The run did not begin, and its error says why.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             text => text.with_context(|| format!("cannot read {}", self.events.display()))?,
         };
         if self.passing {
-            // If it stays, it does no harm.
+            // A remaining file does no harm.
             let _ = std::fs::remove_file(&self.events);
         }
         if text.is_empty() {

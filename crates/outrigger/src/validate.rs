@@ -1,4 +1,4 @@
-//! `outrigger validate`: what is wrong with manifests.
+//! `outrigger validate`: reports errors in manifests.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ enum Output {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let sources = args.read.sources(&args.files)?;
-    // What can be read is checked further even if there are errors, so that one look shows all of them.
+    // The valid parts are checked even if there are errors, so that one call shows all of them.
     let Partial { manifest, diagnostics, is_complete } = args.read.read_partial(&sources);
     let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
     let state_dir = given_or_default(state_dir.as_deref()).ok();
@@ -93,7 +93,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// The runtime classes of this machine, which are needed only if a pod has one.
+/// The runtime classes of this machine. They are needed only if a pod has one.
 fn oci_settings(manifest: &Manifest) -> Result<OciSettings, Failure> {
     if manifest.pods.iter().all(|pod| class_of(pod).is_none()) {
         return Ok(OciSettings::default());
@@ -102,8 +102,8 @@ fn oci_settings(manifest: &Manifest) -> Result<OciSettings, Failure> {
     runtime::oci_settings(file.as_deref(), None)
 }
 
-/// The findings about the texts and those about what the texts mean, by position. What others refer to may be in a text
-/// that cannot be read.
+/// Combines the findings about syntax and about meaning, sorted by position. If a text cannot be read,
+/// findings about missing references are left out, because the object may be in that text.
 fn combined(read: Vec<Diagnostic>, found: Vec<Diagnostic>, is_complete: bool) -> Vec<Diagnostic> {
     let is_told = |d: &Diagnostic| !d.follows_from(&read) && (is_complete || d.code != Some("reference"));
     let mut all: Vec<Diagnostic> = found.into_iter().filter(is_told).collect();

@@ -1,5 +1,5 @@
-//! Random pods in random formatting, converted edit by edit: an edit changes only the lines of what it sets
-//! or removes.
+//! Converts random pods in random formatting, one edit at a time. An edit must change only the lines of the
+//! value that it sets or removes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::input::ReadArgs;
 struct Writer<'r> {
     rng: &'r mut Rng,
     lines: Vec<String>,
-    /// The number of comments so far: each is unique.
+    /// The number of comments so far, which makes each unique.
     notes: usize,
     /// How much lists are indented below their key.
     list_indent: usize,
@@ -57,7 +57,8 @@ fn an_edit_changes_its_own_lines_only() {
     assert!(tried > 2_000, "only {tried} edits");
 }
 
-/// The words of a line without indentation and dash: an entry that moves to another list is still the same.
+/// The content of a line without indentation and dash. An entry that moves to another list still has the same
+/// content.
 fn words(line: &str) -> &str {
     line.trim_start_matches([' ', '-'])
 }
@@ -78,8 +79,8 @@ fn assert_kept(before: &str, open: &BTreeSet<usize>, after: &str, what: &str) {
     }
 }
 
-/// The lines an edit may change: those of the value it sets or removes, and a list or map on one line that it
-/// adds to.
+/// The lines that an edit may change. These are the lines of the value it sets or removes, and a one-line
+/// list or map that it adds to.
 fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
     let root = editor.root();
     let text = editor.text();
@@ -116,7 +117,7 @@ fn may_change(editor: &Editor, edit: &Edit) -> BTreeSet<usize> {
                 Some(node) if node.flow => lines(text, node.span.start, node.span.end),
                 _ => BTreeSet::new(),
             };
-            // The key of a list that becomes empty.
+            // A list that becomes empty is removed with its key.
             if root.at(&list).and_then(Node::items).is_some_and(|items| items.len() == 1) && list != *to {
                 let key = entry(root, &list).expect("a list has a key").key_span;
                 open.extend(lines(text, key.start, key.end));
@@ -130,7 +131,8 @@ fn adds_or_sets(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     if root.at(path).is_some() {
         return own_lines(root, text, path);
     }
-    // A missing value is added to the last existing map on the path: to its line, if it is written on one.
+    // A missing value is added to the last existing map on the path. If that map is on one line, its line
+    // changes.
     let mut known = path.clone();
     while root.at(&known).is_none() {
         known.0.pop();
@@ -142,7 +144,7 @@ fn adds_or_sets(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     }
 }
 
-/// The lines of a value, from its key to its end, and in flow style those of everything on the same line.
+/// The lines of a value, from its key to its end. In flow style, also those of everything on the same line.
 fn own_lines(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     let Some((parent, _)) = split(path) else { return lines(text, 0, text.len()) };
     if root.at(&parent).is_some_and(|node| node.flow) {
@@ -153,7 +155,7 @@ fn own_lines(root: &Node, text: &str, path: &FieldPath) -> BTreeSet<usize> {
     lines(text, start, end(node).max(start))
 }
 
-/// The comments right above an entry of a list are about it, and go with it.
+/// Adds the comments right above an entry of a list. They belong to the entry and are moved with it.
 fn with_comments_above(text: &str, mut own: BTreeSet<usize>) -> BTreeSet<usize> {
     let all: Vec<&str> = text.split('\n').collect();
     let indent = |line: &str| line.len() - line.trim_start_matches(' ').len();
@@ -175,7 +177,7 @@ fn split(path: &FieldPath) -> Option<(FieldPath, Segment)> {
     Some((FieldPath(parent.to_vec()), last.clone()))
 }
 
-/// Where the text of a value ends, without trailing comments.
+/// The position where the text of a value ends, without trailing comments.
 fn end(node: &Node) -> usize {
     match &node.value {
         _ if node.flow => node.span.end,
@@ -240,7 +242,7 @@ fn manifest(seed: u64) -> String {
 }
 
 impl Writer<'_> {
-    /// A trailing comment, or nothing.
+    /// A trailing comment, or an empty text.
     fn note(&mut self) -> String {
         if !self.rng.chance(self.comments) {
             return self.rng.pick(&["", "", "", " ", "  "]).to_owned();
@@ -313,7 +315,7 @@ impl Writer<'_> {
             Value::Object(map) if !map.is_empty() && !self.rng.chance(self.flow) => {
                 let inner = indent + 1 + gap.len();
                 self.map(item, inner, &format!("{lead}-{gap}"), path);
-                // An entry that somebody has commented out, most often.
+                // Usually an entry that an author has commented out.
                 let deeper = self.rng.pick(&[0, 2, 6]);
                 self.between(inner + deeper);
             }

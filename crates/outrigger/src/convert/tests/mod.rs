@@ -1,5 +1,5 @@
-//! Random pods, converted to every dialect: everything unrelated to order is kept, and everything not
-//! reported as lost is still true when the converted pod is simulated.
+//! Converts random pods to every dialect. Everything unrelated to order must be kept. Everything that is not
+//! reported as lost must still be true when the converted pod is simulated.
 
 mod format;
 
@@ -29,8 +29,8 @@ fn what_is_not_lost_still_holds() {
                     keeps_the_rest(&yaml, &result.text, &format!("seed {seed}, {target:?}"));
                     holds(&result, &format!("seed {seed}, {target:?}\n{yaml}\n{}", result.text));
                 }
-                // The editor or the dialect may not be able to express a pod; it is then refused, never
-                // written wrongly.
+                // The editor or the dialect may not be able to express a pod. Then the conversion must be
+                // refused.
                 Err(ConvertError::Edit(_) | ConvertError::NotExpressible { .. }) => {}
                 Err(other) => panic!("seed {seed}, {target:?}: {other:?}\n{yaml}"),
             }
@@ -53,7 +53,7 @@ fn sidecars_named_by_the_annotation_are_converted() {
 
 #[test]
 fn there_and_back_again() {
-    // If a conversion is lossless, converting back loses nothing of the original without saying so.
+    // If a conversion is lossless, converting back loses nothing of the original without reporting it.
     for seed in 0..20 {
         let yaml = random_manifest(seed);
         for target in TARGETS {
@@ -209,12 +209,12 @@ impl Judge<'_> {
             let on_name = &self.before.containers[gate.on].name;
             let on = plan.find(on_name).expect("the same containers");
             let gate = Gate { on, every_start: false, ..*gate };
-            // A readiness probe that became a startup probe has passed once the container is started.
+            // If the readiness probe became a startup probe, it has passed when the container is started.
             let copied = plan.containers[on].probe(ProbeKind::Startup).is_some()
                 && self.before.containers[self.before.find(on_name).expect("found above")]
                     .probe(ProbeKind::Startup)
                     .is_none();
-            // A gate that was open stays open, however late the container is.
+            // A gate that was open counts as open, however late the container starts.
             let was_open = gate.need == Need::Ready && obs.containers[on].was_ready;
             let open = rules::gate_open(plan, obs, container, &gate)
                 || was_open
@@ -227,7 +227,7 @@ impl Judge<'_> {
         let Some(stop) = &obs.stop else { return };
         let name = &plan.containers[container].name;
         let old = &self.before.containers[self.before.find(name).expect("the same containers")];
-        // At the end of the grace period nothing waits any more.
+        // At the end of the grace period, nothing waits any more.
         let reserve = plan.sidecar_grace_ms;
         if plan.containers[container].role == Role::Init || now + reserve >= stop.deadline {
             return;
