@@ -1,5 +1,5 @@
-//! Edits any text in any place, and converts it to every dialect: an edit is refused or has the requested
-//! result.
+//! Edits any text at any place, and converts it to every dialect. An edit must be refused or have the
+//! requested result.
 #![no_main]
 
 #[path = "../../crates/manifest/tests/exercise/mod.rs"]

@@ -1,4 +1,4 @@
-//! Any bytes as a manifest: reading them must not panic, hang or use too much memory.
+//! Reads any bytes as a manifest. This must not panic, hang or use too much memory.
 #![no_main]
 
 #[path = "../../crates/manifest/tests/exercise/mod.rs"]

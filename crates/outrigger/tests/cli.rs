@@ -1,6 +1,6 @@
-//! The command line from outside: output and exit codes.
+//! Tests the command line from outside: output and exit codes.
 //!
-//! The expected output is in `tests/cli/snapshots`; `UPDATE_EXPECT=1 cargo test -p outrigger --test cli`
+//! The expected output is in `tests/cli/snapshots`. `UPDATE_EXPECT=1 cargo test -p outrigger --test cli`
 //! rewrites it.
 
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 const EXAMPLES: [&str; 5] = ["native-job", "kep-pod", "priority-deployment", "terminator-job", "depends-on"];
 const DIALECTS: [&str; 4] = ["native", "kep", "priority", "depends-on"];
 
-/// The events of a job with a sidecar that ignores TERM, and a second pod beside it.
+/// The events of a Job with a sidecar that ignores TERM, and of a second pod.
 const EVENTS: &str = "crates/outrigger/tests/cli/events.jsonl";
 
 struct Run {
@@ -20,7 +20,7 @@ struct Run {
 }
 
 impl Run {
-    /// Everything, for a snapshot.
+    /// The exit code and all output, for a snapshot.
     fn all(&self) -> String {
         let mut all = format!("exit code: {}\n", self.code);
         for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
@@ -99,7 +99,7 @@ fn plans_read_well() {
     }
 }
 
-/// The KEP's first hooks come before everything else, including hooks of native sidecars.
+/// The KEP's first hooks run before everything else, including hooks of native sidecars.
 #[test]
 fn a_plan_says_when_hooks_of_native_sidecars_wait_for_the_kep_s() {
     let hook = "preStop: {exec: {command: [\"true\"]}}";
@@ -143,7 +143,7 @@ fn plans_as_pictures() {
     args.extend(EXAMPLES.map(example));
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let svg = outrigger(&args, "").stdout;
-    // One root, everything closed, nothing external.
+    // There is one root element, every element is closed, and nothing external is loaded.
     assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
     for tag in ["g", "text", "title", "style", "defs", "marker"] {
         let opened = svg.matches(&format!("<{tag}>")).count() + svg.matches(&format!("<{tag} ")).count();
@@ -156,7 +156,7 @@ fn plans_as_pictures() {
         assert!(svg.contains(word), "{word}");
     }
     assert!(!svg.contains("NaN"));
-    // It scales down to its window, but not above its own size.
+    // The picture scales down to its window, but not above its own size.
     let root = svg.lines().next().expect("a line");
     assert!(root.contains(" viewBox=\"0 0 ") && root.contains(" width=\"100%\""), "{root}");
     assert!(!root.contains(" height="), "{root}");
@@ -183,7 +183,7 @@ fn what_is_not_run_takes_one_line() {
     assert!(run.stderr.contains("kompose convert"), "{}", run.stderr);
 }
 
-/// kubectl's words, which the sidecar proposal uses for downgrades.
+/// These are kubectl's values, which the sidecar proposal uses for downgrades.
 #[test]
 fn validate_false_is_ignore() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, sidecar: true}]}\n";
@@ -193,7 +193,7 @@ fn validate_false_is_ignore() {
     }
 }
 
-/// Errors of every stage, in all documents and files, by line.
+/// Errors of every stage, in all documents and files, sorted by line.
 #[test]
 fn one_look_shows_all_errors() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -273,14 +273,14 @@ spec:
     assert!(found.is_sorted_by_key(|f| (f.0, f.1)), "{found:#?}");
     assert!(!run.stdout.contains("unnamed"), "{}", run.stdout);
     assert!(!run.stdout.contains("Bad_Job-"), "{}", run.stdout);
-    // No numbers of rules.
+    // Messages do not contain rule ids.
     for finding in all["findings"].as_array().expect("a list") {
         let code = finding["code"].as_str().unwrap_or_default();
         assert!(!code.contains(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit()), "{finding}");
     }
 }
 
-/// A ConfigMap that could not be read may be the one that is referred to.
+/// The referenced ConfigMap may be in a text that could not be read.
 #[test]
 fn references_into_texts_that_cannot_be_read_are_not_judged() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n    image: i\n    \
@@ -330,7 +330,7 @@ fn usage_does_not_depend_on_the_environment() {
         assert_eq!(said(Some("/tmp/x")), said(None));
         assert!(!said(Some("/tmp/x")).contains("--state-dir"), "{}", said(Some("/tmp/x")));
     }
-    // A mistake in the environment itself is still told.
+    // An error in the environment itself is still reported.
     let mut run = Command::new(env!("CARGO_BIN_EXE_outrigger"));
     let out =
         run.args(["run", "x.yaml"]).env("OUTRIGGER_IMAGE_LIMITS", "bogus").output().expect("the binary runs");
@@ -363,7 +363,7 @@ fn what_is_wrong_is_shown() {
     snapshot("validate-cycle.json", &json.all());
 }
 
-/// A fault is said once, however many rules it breaks.
+/// An error is reported once, even if it breaks several rules.
 #[test]
 fn one_fault_is_one_finding() {
     let pod = |fields: &str| {
@@ -387,7 +387,8 @@ fn one_fault_is_one_finding() {
     }
 }
 
-/// What a stranger's manifest may ask for, by the Pod Security Standards; `run` refuses it before anything starts.
+/// The Pod Security Standards limit what an untrusted manifest may ask for. `run` refuses the rest before
+/// anything starts.
 #[test]
 fn strangers_manifests_can_be_refused() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: app\n    image: rootfs:/\n    command: [\"true\"]\n";
@@ -401,7 +402,7 @@ fn strangers_manifests_can_be_refused() {
     let findings = json["findings"].as_array().expect("a list");
     assert_eq!(findings.len(), 5, "{json}");
     assert!(findings.iter().all(|one| one["code"] == "pod-security"), "{json}");
-    // A line is added to what is there: a key must not be there twice.
+    // A line is added to the existing map, because a key must not occur twice.
     let contexts = format!(
         "{pod}    securityContext: {{capabilities: {{add: []}}}}\n  securityContext: {{fsGroup: 3}}\n"
     );
@@ -417,7 +418,7 @@ fn strangers_manifests_can_be_refused() {
     let run = outrigger(&["run", "--restricted", "-"], pod);
     assert_eq!(run.code, 2, "{}", run.all());
     assert!(run.all().contains("the image is the directory `/` of the host"), "{}", run.all());
-    // Flags do not give what the manifest may not ask for.
+    // Flags do not grant what the manifest may not ask for.
     for flag in ["--network", "--userns"] {
         for command in [&["run", "-"][..], &["run", "-d", "-"], &["node"]] {
             let run = outrigger(&[command, &["--restricted", flag, "host"]].concat(), pod);
@@ -428,7 +429,7 @@ fn strangers_manifests_can_be_refused() {
     }
 }
 
-/// What is only to be known fails no strict check.
+/// Notes that are only information do not fail a strict check.
 #[test]
 fn notes_are_no_warnings() {
     let cron = "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: nightly}\nspec:\n  schedule: \"@daily\"\n  jobTemplate:\n    \
@@ -498,7 +499,7 @@ fn usage_names_every_way_to_choose_pods() {
     assert!(!start.contains("\n\n\n"), "{start:?}");
 }
 
-/// A program that reads the output learns of every pod, and what is wrong with it.
+/// A program that reads the output gets every pod and its errors.
 #[test]
 fn json_is_printed_whatever_is_wrong() {
     let (good, cycle, syntax) = (example("native-job"), bad("cycle"), bad("syntax"));
@@ -516,7 +517,7 @@ fn json_is_printed_whatever_is_wrong() {
     assert_eq!(json(&["plan", "-o", "json", &syntax], 2)["findings"][0]["severity"], "error");
     let simulated = json(&["simulate", "-o", "json", &cycle], 1);
     assert_eq!(simulated["findings"][0]["severity"], "error", "{simulated:#}");
-    // A picture has no place for it.
+    // A picture has no place for errors.
     let svg = outrigger(&["plan", "-o", "svg", &cycle], "");
     assert!(svg.code == 1 && svg.stdout.is_empty() && svg.stderr.contains("error"), "{}", svg.all());
 }
@@ -585,7 +586,7 @@ fn conversions_have_a_format() {
     assert_eq!(plan(&yaml), plan(&own));
 }
 
-/// What only the operator reads is in the plan of a pod that has it, and in no other.
+/// Annotations that only the operator reads are mentioned only in the plans of pods that have them.
 #[test]
 fn plans_say_which_annotations_have_no_effect_here() {
     let pod = |annotations: &str| {
@@ -740,7 +741,7 @@ fn help_completions_and_manual() {
     assert!(outrigger(&["--version"], "").stdout.starts_with("outrigger "));
 }
 
-/// Names and values come from the manifest's author: they are never passed to a terminal unescaped.
+/// The manifest's author chooses names and values, so they never reach a terminal unescaped.
 #[test]
 fn messages_hold_no_control_characters() {
     let hostile = "\\e]0;title\\a\\e[2J\\u009b2J\\u202Ex\\b";
@@ -766,7 +767,7 @@ fn messages_hold_no_control_characters() {
     }
 }
 
-/// Commands that talk to runs, where there are none.
+/// Commands that talk to runs report it if there are none.
 #[test]
 fn commands_say_that_there_are_no_runs() {
     let dir = tempfile::Builder::new().prefix("outrigger-cli-").tempdir().expect("a directory");
@@ -866,7 +867,7 @@ fn what_the_manifest_lacks_is_found_by_every_command() {
     assert!(run.stdout.contains("is not in the manifest"), "{}", run.all());
 }
 
-/// Manifests that are refused or warned about, with long sentences and long lines.
+/// Manifests with errors or warnings that have long sentences and long lines.
 const FAULTY: [&str; 4] = [
     "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  initContainers:\n  - {name: a-container-with-a-name, image: registry.example.com/team/application/component:1.2.3, readinessProbe: {tcpSocket: {port: 80}}}\n  containers:\n  - {name: app, image: i, comand: [sleep, infinity], lifecycle: {preStop: {httpGet: {port: http}}}}\n",
     "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  annotations:\n    outrigger.dev/depends-on: 'a-rather-long-name: another-rather-long-name ready; another-rather-long-name: a-rather-long-name ready'\nspec:\n  containers:\n  - {name: a-rather-long-name, image: i}\n  - {name: another-rather-long-name, image: i}\n",

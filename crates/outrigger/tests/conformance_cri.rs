@@ -1,7 +1,7 @@
-//! The pod cases of `conformance`, on a real containerd that this test starts itself.
+//! Runs the pod cases of `conformance` on a real containerd that this test starts itself.
 //!
-//! containerd gives pods their own network only if CNI is set up, which is not what the cases are about: all
-//! of them use the host network.
+//! containerd gives pods their own network only if CNI is set up. The cases do not test networks, so all of
+//! them use the host network.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use libtest_mimic::Arguments;
 use outrigger_testkit::conformance::{driver, run, trials};
 use outrigger_testkit::containerd;
 
-/// containerd is busy in every step of a case, so fewer of them run in parallel than without it.
+/// containerd works in every step of a case, so fewer cases run in parallel than without it.
 const CASES_AT_A_TIME: usize = 4;
 
 fn main() -> ExitCode {

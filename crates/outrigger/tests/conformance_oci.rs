@@ -1,5 +1,5 @@
-//! Pod cases of `conformance` with runc and with crun. A few of each kind: the code that
-//! orders containers does not depend on the runtime. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
+//! Runs pod cases of `conformance` with runc and with crun. A few of each kind are enough, because the code
+//! that orders containers does not depend on the runtime. OUTRIGGER_CONFORMANCE_ALL=1 runs all of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,10 +9,10 @@ use libtest_mimic::{Arguments, Trial};
 use outrigger_testkit::conformance::{driver, run, trials};
 use outrigger_testkit::rootfs;
 
-/// Cases mostly wait, so more of them than cores run in parallel.
+/// Cases mostly wait, so more cases than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
 
-/// The cases of every test run.
+/// The cases that run by default.
 const CHOSEN: [&str; 20] = [
     "cases::env-expansion",
     "cases::hook-poststart-every-start",

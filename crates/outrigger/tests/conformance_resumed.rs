@@ -1,9 +1,10 @@
-//! The pod cases of `conformance`, run by a node that is killed with SIGKILL at random moments of each case
-//! and restarted, on the embedded runtime and on a separate containerd.
+//! Runs the pod cases of `conformance` with a node that is killed with SIGKILL at random moments of each case
+//! and restarted. It uses the embedded runtime and a separate containerd.
 //!
-//! A few cases are played each time. `OUTRIGGER_RESUMED=all` plays all of them, `OUTRIGGER_SEED` repeats the moments of a
-//! run: those of a case depend on nothing but the seed and its name. A hook that is cut short by the end of the node is not run
-//! a second time. A case that fails for that is played again, with kills at moments at which no hook runs.
+//! By default, a few cases run. `OUTRIGGER_RESUMED=all` runs all of them. `OUTRIGGER_SEED` repeats the
+//! moments of a run, which depend only on the seed and the name of the case. A hook that is interrupted by
+//! the end of the node is not run again. A case that fails because of this is run again, with kills at
+//! moments at which no hook runs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use libtest_mimic::{Arguments, Trial};
 use outrigger_testkit::conformance::{driver, run, trials};
 use outrigger_testkit::{containerd, rootfs};
 
-/// Cases that are played each time, on the embedded runtime.
+/// The cases that run by default on the embedded runtime.
 const SAMPLE: [&str; 12] = [
     "cases::hook-poststart-blocks-second-main",
     "cases::init-order",
@@ -29,7 +30,7 @@ const SAMPLE: [&str; 12] = [
     "dialects::kep-2-sidecars-stop-last",
 ];
 
-/// Those of them that are played on containerd too.
+/// The cases that also run on containerd.
 const SAMPLE_CRI: [&str; 4] = [
     "cases::init-order",
     "cases::job-never-sidecar-exit-137",
@@ -37,7 +38,7 @@ const SAMPLE_CRI: [&str; 4] = [
     "dialects::kep-2-sidecars-stop-last",
 ];
 
-/// Cases mostly wait, so more of them than cores run in parallel.
+/// Cases mostly wait, so more cases than cores run in parallel.
 const CASES_AT_A_TIME: usize = 6;
 
 fn main() -> ExitCode {
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The cases that are to be played.
+/// The cases to run.
 fn chosen(bench: &Arc<run::Bench>, sample: &[&str], kind: &str) -> Vec<Trial> {
     let all = trials::all(bench);
     let is_all = std::env::var("OUTRIGGER_RESUMED").is_ok_and(|text| text == "all");

@@ -1,4 +1,5 @@
-//! The pod cases of `conformance`, run by an ordinary user: a part of them, or all with `OUTRIGGER_ALL_CASES=1`.
+//! Runs the pod cases of `conformance` as an ordinary user: a part of them, or all with
+//! `OUTRIGGER_ALL_CASES=1`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,14 +9,14 @@ use libtest_mimic::Arguments;
 use outrigger_testkit::conformance::{driver, run, trials};
 use outrigger_testkit::{rootfs, seat};
 
-/// Cases mostly wait, so more of them than cores run in parallel.
+/// Cases mostly wait, so more cases than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
-/// One in this many is run by default: the engine is the same as for root.
+/// By default, one in this many cases runs, because the engine is the same as for root.
 const ONE_IN: usize = 8;
 
 fn main() -> ExitCode {
     match seat::taken().as_deref() {
-        // These cases need no server outside of the machine.
+        // These cases need no server outside the machine.
         Some("world") => return ExitCode::SUCCESS,
         Some(_) => {}
         None if rustix::process::geteuid().is_root() => {

@@ -1,8 +1,8 @@
-//! `outrigger run` on a containerd that is killed and restarted while pods run, loses containers or has no
-//! space, and after runs that were killed.
+//! Tests `outrigger run` on a containerd that is killed and restarted while pods run, loses containers or has
+//! no space, and after runs that were killed.
 //!
-//! `OUTRIGGER_SOAK_PODS` is the number of pods of the soak test (`make soak-cri`), which is skipped without
-//! it; `OUTRIGGER_SOAK_SEED` repeats one.
+//! `OUTRIGGER_SOAK_PODS` is the number of pods of the soak test (`make soak-cri`). Without it, the soak test
+//! is skipped. `OUTRIGGER_SOAK_SEED` repeats a soak test.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -133,7 +133,7 @@ fn told() {
     let code = bench.run("told", &pod("told", spec)).wait().expect("an end").code();
     let output = bench.said("told");
     assert_eq!(code, Some(3), "{output}");
-    // Once, with the features this containerd lacks: no network is set up.
+    // It is reported once, with the features that this containerd lacks, because no network is set up.
     let count = |text: &str| output.matches(text).count();
     assert_eq!(
         (count("runs on containerd 1."), count("only pods with hostNetwork can run")),
@@ -178,7 +178,7 @@ fn killed_run() {
 fn removed_container() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
-    // The second time the pod stops it by itself.
+    // The second instance ends by itself.
     for (policy, starts, says) in [("Never", 1, " failed"), ("OnFailure", 2, "starting again")] {
         let _ = fs::remove_file(&log);
         let script = "echo up >> /ev/log; [ $(wc -l < /ev/log) -gt 1 ] || exec sleep 1000";
@@ -199,7 +199,7 @@ fn removed_container() {
     bench.finish();
 }
 
-/// Removes all existing containers or sandboxes behind the back of their owner.
+/// Removes all existing containers or sandboxes without the knowledge of their owner.
 fn remove_all(bench: &Bench, kind: &str) {
     let containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
     let names: Vec<String> = containerd
@@ -231,7 +231,7 @@ fn remove_all(bench: &Bench, kind: &str) {
 fn removed_sandbox() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
-    // It starts over, with the contents of its volumes.
+    // The pod starts again, with the contents of its volumes.
     let script = "echo $0 >> /ev/log; echo $0 >> /m/log; [ $(wc -l < /m/log) -gt 2 ] || exec sleep 1000";
     let with_volumes = |name: &str, script: &str| {
         let mut made = container(name, script);
@@ -262,7 +262,8 @@ fn removed_sandbox() {
     bench.finish();
 }
 
-/// No calls to the runtime are made here while the pod runs: its events must be received.
+/// The test makes no calls to the runtime while the pod runs, because the run must receive the runtime's
+/// events.
 fn killed_pause() {
     let bench = Bench::new();
     let log = bench.dir.path().join("log");
@@ -303,7 +304,7 @@ fn full_disk() {
     let ballast = containerd.dir().join("root/ballast");
     let bench = Bench::on(containerd);
     let spec = |code: i32| json!({"restartPolicy": "Never", "containers": [container("main", &format!("exit {code}"))]});
-    // With enough space, so that the image is unpacked.
+    // First with enough space, so that the image is unpacked.
     let code = bench.run("first", &pod("first", spec(4))).wait().expect("an end").code();
     assert_eq!(code, Some(4), "{}", bench.said("first"));
     let mut file = fs::File::create(&ballast).expect("a file");
@@ -333,7 +334,7 @@ fn restart() {
         let spec = json!({
             "restartPolicy": "Never",
             "initContainers": [with_log("init", "true"), sidecar],
-            // One ends while the node is down, the other after that.
+            // One container ends while the node is down, the other one afterwards.
             "containers": [with_log("short", "sleep 1"), with_log("main", "sleep 4; exit 6")],
             "volumes": [{"name": "ev", "hostPath": {"path": bench.dir.path()}}],
         });
@@ -378,7 +379,7 @@ struct Task {
     starts: Vec<(&'static str, usize)>,
 }
 
-/// Containers log their start, so that a second start is noticed.
+/// Containers log their start, so that a second start is detected.
 fn task(number: usize, chance: &mut Chance, dir: &Path) -> Task {
     let name = format!("soak-{number}");
     let events = dir.join(&name);
@@ -474,7 +475,7 @@ fn soak() -> Result<(), Failed> {
         return Err(format!("seed {seed}, {restarts} restarts:\n{}\n{log}", wrong.join("\n")).into());
     }
     assert!(restarts > 0, "containerd was never restarted");
-    // A restarted containerd removes what it was creating when it was stopped.
+    // A restarted containerd removes objects that it was creating when it was stopped.
     let mut containerd = bench.containerd.lock().unwrap_or_else(PoisonError::into_inner);
     containerd.halt(Signal::TERM);
     containerd.go_on();
@@ -498,10 +499,10 @@ fn restart_now_and_then(bench: &Bench, chance: &mut Chance, over: &AtomicBool) -
     }
 }
 
-/// Runs a pod and checks its result; `false` if containerd broke something, and the pod reported it.
+/// Runs a pod and checks its result. Returns false if containerd caused a failure and the pod reported it.
 fn carry_out(bench: &Bench, task: &Task) -> Result<bool, String> {
     let (mut code, mut output) = (None, String::new());
-    // A run does not begin without a runtime; only that is retried.
+    // A run does not begin without a runtime. Only this error is retried.
     for _ in 0..100 {
         code = bench.run(&task.name, &task.pod).wait().expect("an end").code();
         output = bench.said(&task.name);
@@ -516,7 +517,7 @@ fn carry_out(bench: &Bench, task: &Task) -> Result<bool, String> {
         bad.push(format!("ended with {code:?}, not {}", task.code));
     }
     // containerd undoes a start during which it is stopped, and sometimes loses an exit code or a sandbox.
-    // That is a failure, and the pod reports why: containers are started again only if the pod's policy says
+    // This is a failure, and the pod reports why. Containers are started again only if the pod's policy says
     // so.
     let said = |text: &str| output.matches(text).count();
     let undone = said("was stopped while it started the container")

@@ -1,4 +1,4 @@
-//! `--oci-runtime` and runtime classes at the command line. Needs root.
+//! Tests `--oci-runtime` and runtime classes on the command line. Needs root.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn an_unknown_class_is_refused_with_its_line_and_the_known_ones() {
     assert_eq!(refused.status.code(), Some(2), "{text}");
     assert!(text.contains("runtime class \"gvisor\" is not configured; configured: one, two"), "{text}");
     assert!(text.contains("pod.yaml:7"), "{text}");
-    // Nothing is set up at all.
+    // The run is refused before anything is set up.
     let refused = run(dir.path(), "gvisor", &[]);
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
 }

@@ -1,4 +1,5 @@
-//! The Debian package of `scripts/deb.sh`: what is in it, and that it is gone when it is removed. Needs dpkg.
+//! Tests the Debian package of `scripts/deb.sh`: its content, and that removing it leaves nothing. Needs
+//! dpkg.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a program that must succeed, and gives its output.
+/// Runs a program that must succeed. Returns its output.
 fn run(program: impl AsRef<Path>, args: &[&str]) -> String {
     let program = program.as_ref();
     let out = Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program:?}: {e}"));
@@ -20,10 +21,11 @@ fn run(program: impl AsRef<Path>, args: &[&str]) -> String {
     text
 }
 
-/// A package, made below a directory.
+/// Creates a package below a directory.
 fn package(dir: &Path) -> PathBuf {
     let ours = env!("CARGO_BIN_EXE_outrigger");
-    // The binary of a test is large, and compressing it takes minutes.
+    // The binary of a test is large, and compressing it takes minutes. So a script that runs it takes its
+    // place.
     let binary = dir.join("outrigger");
     fs::write(&binary, format!("#!/bin/sh\nexec {ours} \"$@\"\n")).expect("a script");
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("a mode");

@@ -1,4 +1,4 @@
-//! A real, headless browser.
+//! Runs a real, headless browser.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,14 +13,14 @@ pub(crate) enum Scheme {
     Dark,
 }
 
-/// A browser with its own profile, which is removed with it.
+/// A browser with its own profile. Dropping it removes the profile.
 pub(crate) struct Chromium {
     program: PathBuf,
     profile: tempfile::TempDir,
 }
 
 impl Chromium {
-    /// `None`, with a message, only if the environment says that there is none.
+    /// Finds the browser. `None`, with a message, only if the environment says that there is none.
     pub(crate) fn find() -> Option<Chromium> {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&paths).map(|dir| dir.join("chromium")).find(|p| p.is_file());
@@ -56,7 +56,7 @@ impl Chromium {
                 "--disable-dev-shm-usage",
                 "--hide-scrollbars",
             ])
-            // It only needs the given file.
+            // It only needs the given file, not the network.
             .args(["--disable-quic", "--no-first-run", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-sync", "--disable-extensions"])
             .arg(format!("--blink-settings=preferredColorScheme={number}"))

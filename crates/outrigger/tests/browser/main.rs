@@ -1,5 +1,5 @@
-//! Timelines of real runs in a real browser: drawn, light and dark, without overlaps. The screenshots are
-//! kept in `target/tmp/timeline-*.png`, for inspection.
+//! Timelines of real runs in a real browser. They must be drawn in light and dark mode, without overlaps. The
+//! screenshots are kept in `target/tmp/timeline-*.png` for inspection.
 
 mod chromium;
 
@@ -11,7 +11,8 @@ use chromium::{Chromium, Scheme};
 use outrigger_testkit::rootfs;
 use serde_json::Value;
 
-/// Long names, many containers, restarts, hooks, probes, a sidecar that must be killed; a Job of several pods beside it.
+/// A pod with long names, many containers, restarts, hooks, probes and a sidecar that is killed, and a Job
+/// with several pods.
 const MANIFEST: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -51,7 +52,7 @@ spec:
       - {name: c, image: IMAGE, command: [sleep, "0.3"]}
 "#;
 
-/// Colours that must be in the picture: paper, image, starts, runs, ready, hook, told to stop, critical.
+/// Colours that must be in the picture: paper, image, starts, runs, ready, hook, being stopped, critical.
 const LIGHT: [&str; 8] =
     ["#ffffff", "#cbd2d9", "#f7c948", "#82cfff", "#3ebd93", "#8a5cf0", "#f29b4b", "#d6249f"];
 const DARK: [&str; 8] =
@@ -69,7 +70,7 @@ fn outrigger(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(out.stdout).expect("text")
 }
 
-/// A page around pictures that reports problems in them.
+/// Adds a script to a page that reports problems in its pictures.
 fn measured(browser: &Chromium, dir: &Path, name: &str, page: &str, size: (u32, u32)) -> Value {
     let script = format!("<script>{}</script>", include_str!("measure.js"));
     let page = match page.split_once("</body>") {
@@ -187,7 +188,7 @@ fn timelines_look_right_in_a_browser() {
         let found = measured(&browser, dir.path(), &format!("{name}.{kind}.measured.html"), &text, size);
         assert!(found["pictures"].as_u64() >= Some(2), "a pod, and a Job with its pods: {found}");
         assert_eq!(found["problems"], serde_json::json!([]), "{name}.{kind}");
-        // The legend has a patch of each colour: there must be more than that.
+        // The legend has a patch of each colour, so there must be more pixels than that.
         let scale = f64::from(size.0) / if name == "narrow" { 460.0 } else { 1080.0 };
         let legend = (14.0 * 10.0 * scale * scale) as usize;
         for (scheme, colors) in [(Scheme::Light, LIGHT), (Scheme::Dark, DARK)] {
@@ -198,7 +199,7 @@ fn timelines_look_right_in_a_browser() {
                 let count = pixels.count(color);
                 assert!(count > legend, "{count} pixels of {color} in {}", to.display());
             }
-            // Nothing of the other scheme is visible.
+            // No colour of the other scheme is visible.
             let other = if scheme == Scheme::Dark { LIGHT[0] } else { DARK[0] };
             let (all, wrong) = (pixels.width * pixels.height, pixels.count(other));
             assert!(wrong < all as usize / 50, "{wrong} of {all} pixels of {other} in {}", to.display());

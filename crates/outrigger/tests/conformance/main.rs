@@ -1,12 +1,11 @@
-//! Pod cases in real containers: every file of `tests/conformance/cases` (they pass on a real kubelet 1.36.4)
-//! and of `tests/conformance/dialects` (dialects that no kubelet supports), each its own test, several at a
-//! time.
+//! Runs pod cases in real containers. Each file of `tests/conformance/cases` and `tests/conformance/dialects`
+//! is its own test. The cases pass on a real kubelet 1.36.4. The dialects are not supported by any kubelet.
 //!
-//! Pods have user namespaces, as by default. Some are run with `--userns host` too; for all of them, or for
+//! Pods have user namespaces, as by default. Some are also run with `--userns host`. For all of them, or for
 //! other flags, set OUTRIGGER_CONFORMANCE_FLAGS.
 //!
-//! Their format is described in `tests/conformance/README.md`. Expectations are semantic: order is checked
-//! only where something gates it, upper bounds are loose.
+//! `tests/conformance/README.md` describes their format. Expectations are semantic: order is checked only
+//! where something gates it, and upper bounds are loose.
 
 mod side_by_side;
 
@@ -17,7 +16,7 @@ use libtest_mimic::{Arguments, Trial};
 use outrigger_testkit::conformance::{case, driver, events, run, trials};
 use outrigger_testkit::rootfs;
 
-/// Cases that are also run with the host's users: the difference is in permissions, not in timing.
+/// Cases that are also run with the host's users. They differ in permissions, not in timing.
 const WITH_HOST_USERS: [&str; 24] = [
     "cases::env-expansion",
     "cases::hook-poststart-every-start",
@@ -45,7 +44,7 @@ const WITH_HOST_USERS: [&str; 24] = [
     "e2e::prestop-of-sidecars-together",
 ];
 
-/// Cases mostly wait, so more of them than cores run in parallel.
+/// Cases mostly wait, so more cases than cores run in parallel.
 const CASES_AT_A_TIME: usize = 8;
 
 fn main() {
@@ -69,7 +68,7 @@ fn main() {
     };
     let mut trials = trials::all(&bench("", &[]));
     trials.extend(side_by_side::all(&bench("kubelet-", &[])));
-    // Explicit flags decide by themselves.
+    // If flags are given, only these are used.
     if std::env::var_os("OUTRIGGER_CONFORMANCE_FLAGS").is_none() {
         let of_host = trials::all(&bench("host-", &["--userns", "host"]));
         let chosen = of_host.into_iter().filter(|case| WITH_HOST_USERS.contains(&case.name()));

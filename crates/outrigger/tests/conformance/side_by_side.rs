@@ -1,7 +1,7 @@
-//! Compares twelve cases with recordings of a real kubelet v1.36.4: the same order of events, the same phase,
-//! the same exit codes, restarts and conditions. The recordings are in `tests/conformance/golden`.
+//! Compares twelve cases with recordings of a real kubelet v1.36.4. The order of events, the phase, exit
+//! codes, restarts and conditions must be the same. The recordings are in `tests/conformance/golden`.
 //!
-//! In these cases every event is gated by the one before it, so the complete order is the same on every
+//! In these cases, every event is gated by the one before it. So the complete order is the same on every
 //! machine.
 
 use std::path::Path;
@@ -31,7 +31,7 @@ const CASES: [&str; 12] = [
     "stop-grace-sidecar-deaf",
 ];
 
-/// A test for each of them.
+/// A test for each case.
 pub(crate) fn all(bench: &Arc<Bench>) -> Vec<Trial> {
     let trial = |name: &'static str| {
         let bench = Arc::clone(bench);
@@ -72,7 +72,7 @@ fn compare(recorded: &Value, events: &Events, status: Option<&Value>) -> Vec<Str
     same("phase", &status["phase"], &kubelet["phase"]);
     same("reason", &status["reason"], &kubelet["reason"]);
     for (kind, theirs) in kubelet["conditions"].as_object().into_iter().flatten() {
-        // There is no scheduler here.
+        // There is no scheduler in `outrigger run`.
         if kind != "PodScheduled" {
             same(kind, &condition(status, kind), theirs);
         }
@@ -91,7 +91,7 @@ fn compare(recorded: &Value, events: &Events, status: Option<&Value>) -> Vec<Str
     bad
 }
 
-/// The containers' events in order. Ticks only show how long a container ran.
+/// The containers' events in order. Ticks are left out, because they only show how long a container ran.
 fn order(events: impl Iterator<Item = String>) -> Value {
     events.filter(|e| !e.starts_with("runner:") && !e.ends_with(":tick")).collect()
 }
@@ -104,7 +104,7 @@ fn condition(status: &Value, kind: &str) -> Value {
     json!(words.iter().filter_map(|w| w.as_str()).collect::<Vec<_>>().join(" "))
 }
 
-/// Exit code and reason of a terminated state, else the kind of state.
+/// The exit code and reason of a terminated state, otherwise the kind of state.
 fn ended(state: &Value) -> Value {
     let done = &state["terminated"];
     if done.is_null() {

@@ -1,11 +1,11 @@
-//! Every relative link leads to a file, and to a heading in it, that exists.
+//! Checks that every relative link leads to an existing file and heading.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{pages, root};
 
-/// Pages outside docs/ whose links are checked too.
+/// Pages outside docs/ whose links are checked, too.
 const OTHER_PAGES: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -35,7 +35,7 @@ fn every_relative_link_resolves() {
     assert!(checked > 50, "{checked} links");
 }
 
-/// docs/README.md is the index: it leads to every page, and the README leads to it.
+/// docs/README.md is the index. It links to every page, and the README links to it.
 #[test]
 fn the_index_leads_to_every_page() {
     let readme = fs::read_to_string(root().join("README.md")).expect("the README");
@@ -95,7 +95,7 @@ fn resolve(page: &Path, target: &str) -> Result<(), String> {
     }
 }
 
-/// The anchor that GitHub gives a heading: lower case, spaces as hyphens, without other punctuation.
+/// The anchor that GitHub gives a heading: lower case, hyphens instead of spaces, and no other punctuation.
 fn slug(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()

@@ -1,9 +1,10 @@
-//! Runs the commands shown in the README and in docs/: every ```` ```console ```` block must do what is
-//! shown.
+//! Runs the commands shown in the README and in docs/. Every ```` ```console ```` block must do what it
+//! shows.
 //!
-//! A line that begins with `$ ` or `# ` is a command, followed by its output. Without output only its success
-//! is checked; `? 1` in place of the output is another exit code. In the output `...` alone on a line matches
-//! any lines, `[..]` anything on one line; times, durations and generated parts of names match any others.
+//! A line that begins with `$ ` or `# ` is a command, and its output follows. If no output is shown, only
+//! success is checked. `? 1` instead of the output is another exit code. In the output, `...` alone on a line
+//! matches any lines, and `[..]` matches anything on one line. Times, durations and generated parts of names
+//! match any others.
 
 mod links;
 mod page;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use page::{Step, matches, steps};
 
-/// No shown command takes longer.
+/// The maximum time of a shown command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that cannot be tested, and why.
@@ -27,8 +28,7 @@ const NOT_RUN: [(&str, &str); 2] = [
     ("cargo install --path crates/outrigger", "installs the binary under test"),
 ];
 
-/// Pages whose commands are run while the common example runs in another terminal, with work that does not
-/// end.
+/// Pages whose commands run while the common example runs in another terminal, with work that does not end.
 const BESIDE: [&str; 1] = ["everyday.md"];
 
 fn endless_example() -> String {
@@ -42,14 +42,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A directory that looks like the project's, with the examples' own directories.
+/// A directory that looks like the project's, with its own copies of the examples' directories.
 struct Shell {
     dir: tempfile::TempDir,
     beside: Vec<Child>,
 }
 
 impl Shell {
-    /// All pages are read at the root of the project.
+    /// The commands of all pages run at the root of the project.
     fn new() -> Shell {
         let dir = tempfile::Builder::new().prefix("or-docs-").tempdir().expect("a directory");
         fs::create_dir(dir.path().join("examples")).expect("a directory");
@@ -61,7 +61,7 @@ impl Shell {
     }
 
     fn command(&self, line: &str) -> Command {
-        // Building the binary from its sources is replaced.
+        // The command does not build the binary, but uses the tested one.
         let line = line.replace("cargo run --release -- ", "outrigger ");
         let binary = Path::new(env!("CARGO_BIN_EXE_outrigger")).parent().expect("a directory");
         let path = std::env::var("PATH").unwrap_or_default();
@@ -79,11 +79,11 @@ impl Shell {
         command
     }
 
-    /// Runs a command to completion: exit code and output.
+    /// Runs a command to completion. Returns its exit code and output.
     fn run(&self, line: &str) -> (i32, String) {
         let out = self.dir.path().join("out");
         let file = fs::File::create(&out).expect("a file");
-        // A command that opens a shell leaves it at once.
+        // A command that opens a shell gets an input that ends the shell at once.
         let typed = self.dir.path().join("typed");
         fs::write(&typed, "exit\n").expect("a file");
         let typed = fs::File::open(&typed).expect("a file");
@@ -102,7 +102,7 @@ impl Shell {
         }
     }
 
-    /// Runs a command as long as the page takes.
+    /// Runs a command until the end of the page.
     fn begin(&mut self, line: &str) {
         self.beside
             .push(self.command(&format!("exec {line}")).stdout(Stdio::null()).spawn().expect("a shell"));
@@ -149,7 +149,7 @@ fn page(path: &Path) -> usize {
         if NOT_RUN.iter().any(|(not_run, _)| command.starts_with(not_run)) {
             continue;
         }
-        // It follows until the pod ends.
+        // It follows the log until the pod ends.
         if command.contains(" -f ") {
             shell.begin(command.split(" #").next().unwrap_or(command));
             continue;
@@ -176,7 +176,8 @@ fn the_pages_as_root() {
     assert!(shown > 15, "{shown} commands");
 }
 
-/// Commands in blocks that are not run name files, too: of the project, or made on the page.
+/// Commands in blocks that are not run must also name existing files: files of the project, or files that the
+/// page creates.
 #[test]
 fn commands_name_files_that_exist() {
     for path in pages() {
@@ -196,7 +197,7 @@ fn commands_name_files_that_exist() {
     }
 }
 
-/// All pages of docs/, sorted by path; the specifications are not pages for users.
+/// All pages of docs/, sorted by path. The specifications are not pages for users.
 fn pages() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for dir in ["docs", "docs/guide", "docs/reference", "docs/internals"] {
@@ -208,7 +209,8 @@ fn pages() -> Vec<PathBuf> {
     files
 }
 
-/// A rule has one id, and an id is one rule: comments and tests cite it without the page.
+/// Each rule has one id, and each id belongs to one rule, because comments and tests cite ids without the
+/// page.
 #[test]
 fn no_rule_id_is_defined_in_two_specs() {
     let definition = regex_lite::Regex::new(
@@ -248,7 +250,7 @@ fn every_difference_is_pinned_by_a_test_that_exists() {
             let is_file = name.contains(['/', '.']);
             let exists = match (is_case, is_file) {
                 (true, _) => root().join(format!("tests/conformance/{name}.yaml")).exists(),
-                // The file of the test named after it.
+                // The test has the name of its file.
                 (false, true) => true,
                 (false, false) => sources.contains(&format!("fn {name}(")),
             };
@@ -271,7 +273,7 @@ fn rust_sources(dir: &Path, out: &mut String) {
     }
 }
 
-/// The trace events: every name the agent and the engine can write is documented, and no other.
+/// Every event that the agent and the engine can write to a trace is documented, and no other.
 #[test]
 fn every_entry_of_the_trace_is_described() {
     let page = fs::read_to_string(root().join("docs/reference/trace.md")).expect("the page");

@@ -1,14 +1,14 @@
-//! The commands of a page, and the comparison of their output with what is shown.
+//! Reads the commands of a page, and compares their output with what the page shows.
 
 /// A command of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Its line.
+    /// The line number of the command.
     pub(crate) line: usize,
     pub(crate) command: String,
-    /// Its output, if that is shown.
+    /// The shown output, if any.
     pub(crate) output: Option<String>,
-    /// Its exit code.
+    /// The expected exit code.
     pub(crate) code: i32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether a text matches the one shown; else the first line that nothing matches.
+/// Whether a text matches the shown one. Otherwise returns the first line that does not match.
 pub(crate) fn matches(expected: &str, printed: &str) -> Result<(), String> {
     let expected: Vec<String> = expected.lines().map(plain).collect();
     let printed: Vec<String> = printed.trim_end_matches('\n').lines().map(plain).collect();
@@ -85,7 +85,7 @@ fn plain(line: &str) -> String {
     line
 }
 
-/// Whether a line matches the one shown, with `[..]` for anything.
+/// Whether a line matches the shown one, in which `[..]` matches anything.
 fn like(expected: &str, found: &str) -> bool {
     let mut parts = expected.split("[..]");
     let first = parts.next().unwrap_or_default();

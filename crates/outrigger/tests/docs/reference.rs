@@ -1,4 +1,4 @@
-//! The reference pages list what the program has, and nothing else.
+//! Checks that the reference pages list everything that the program has, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,12 +23,12 @@ fn subcommands(of: &[&str]) -> BTreeSet<String> {
         Command::new(env!("CARGO_BIN_EXE_outrigger")).args(of).arg("--help").output().expect("its help");
     let help = String::from_utf8(out.stdout).expect("text");
     let list = help.split("\nCommands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
-    // Continued descriptions are indented further.
+    // Further lines of a description are indented more.
     let names = list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
 }
 
-/// `UPDATE_EXPECT=1 cargo test -p outrigger --test docs every_annotation` writes the table anew.
+/// `UPDATE_EXPECT=1 cargo test -p outrigger --test docs every_annotation` rewrites the table.
 #[test]
 fn every_annotation_is_listed() {
     let path = root().join("docs/reference/annotations.md");
@@ -57,7 +57,7 @@ fn annotation_row(row: &Annotation) -> String {
     format!("| `{}` | {}{place} | {effect}{guide} | {in_cluster} |", row.name, row.value)
 }
 
-/// Outside of tests, the name of an annotation is written in the table only.
+/// Outside of tests, the name of an annotation is written only in the table.
 #[test]
 fn annotations_are_named_once() {
     let table = "crates/lifecycle/src/dialect/annotations.rs";

@@ -1,4 +1,4 @@
-//! Commands in another terminal.
+//! Runs commands as if in another terminal.
 
 use std::process::{Command, Stdio};
 
@@ -29,7 +29,7 @@ pub(crate) fn say(bench: &Bench, args: &[&str]) -> Said {
     Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
 }
 
-/// The same for a command that must succeed: its standard output.
+/// Runs a command that must succeed. Returns its standard output.
 pub(crate) fn must(bench: &Bench, args: &[&str]) -> String {
     let said = say(bench, args);
     assert_eq!(said.code, 0, "{args:?}: {said:?}");

@@ -45,7 +45,7 @@ fn streams(bench: &Bench, _: &str) {
     assert!(begun.elapsed() < Duration::from_secs(60), "what is left behind is not waited for");
 }
 
-/// 128 KiB each, of characters that take six bytes in JSON.
+/// 128 KiB per argument, of characters that take six bytes in JSON.
 fn long_arguments(bench: &Bench, _: &str) {
     let _run = idle(bench, "exec-long");
     let long = "\u{1}".repeat((128 << 10) - 1);
@@ -97,7 +97,7 @@ fn much(bench: &Bench, _: &str) {
 fn unread(bench: &Bench, _: &str) {
     let mut run = idle(bench, "exec-unread");
     let zeros = || Stdio::from(File::open("/dev/zero").expect("zeros"));
-    // One that ends by itself, and one that is stopped with its pod.
+    // One command ends by itself, and one is stopped with its pod.
     let mut command = outrigger(bench, &["exec", "-i", "exec-unread", "--", "sh", "-c", "sleep 1; exit 4"]);
     assert_eq!(command.stdin(zeros()).status().expect("it runs").code(), Some(4));
     let mut command = outrigger(bench, &["exec", "-i", "exec-unread", "--", "sleep", "600"]);
@@ -108,8 +108,8 @@ fn unread(bench: &Bench, _: &str) {
     assert_eq!(child.wait().expect("it ends").code(), Some(137));
 }
 
-/// Without `-t`, a command cannot set the terminal's title or clipboard, ask the terminal anything, or write from right to
-/// left, on either stream. Pipes, and terminals given with `-t`, get its output unchanged.
+/// Without `-t`, a command cannot set the terminal's title or clipboard, query the terminal, or write from
+/// right to left. This holds for both streams. Pipes, and terminals with `-t`, get the output unchanged.
 fn escapes(bench: &Bench, _: &str) {
     let _run = idle(bench, "exec-escapes");
     let script = r"printf '\033]52;c;eA==\007\033P$q\033\\\033[6n\302\2332J\342\200\256\033[31mred\033[0m\n'; \
@@ -123,7 +123,7 @@ fn escapes(bench: &Bench, _: &str) {
     };
     let shown = on_terminal(&[], script);
     let plain = shown.replace("\x1b[31m", "").replace("\x1b[0m", "");
-    // The streams have no order among each other.
+    // There is no order between the two streams.
     let mut lines: Vec<&str> = plain.split("\r\n").collect();
     lines.sort_unstable();
     assert_eq!(lines, ["", "\\u202ered", "done", "tletitle"], "{shown:?}");
@@ -152,7 +152,7 @@ fn shell(bench: &Bench, _: &str) {
     shell.resize((60, 20));
     shell.press(b"while [ \"$(stty size)\" != '20 60' ]; do sleep 0.1; done; echo resi''zed\r");
     shell.until("new size", |s| s.text().contains("resized\n"));
-    // Keys go to the command: the sleep is interrupted.
+    // Keys go to the command, so the sleep is interrupted.
     shell.press(b"sleep 600; echo interr''upted $?\r");
     until(bench, "exec-shell", "600", true);
     shell.press(b"\x03");
@@ -163,7 +163,7 @@ fn shell(bench: &Bench, _: &str) {
     assert_eq!(status.code(), Some(7), "{}\n{written:?}", screen.text());
     let after = tcgetattr(&master).expect("a terminal").local_modes;
     assert_eq!(after, cooked, "the terminal is as it was");
-    // They are also restored after a signal.
+    // The settings are also restored after a signal.
     let mut command = outrigger(bench, &["exec", "-it", "exec-shell", "--", "sleep", "601"]);
     command.env("TERM", "xterm");
     let mut held = pty::Run::spawn(command, (80, 24));
@@ -179,7 +179,7 @@ fn shell(bench: &Bench, _: &str) {
 
 fn end_of_input(bench: &Bench, _: &str) {
     let _run = idle(bench, "exec-eof");
-    // Standard input has ended, or will end; a command that reads from the terminal notices.
+    // Standard input has ended or will end, and a command that reads from the terminal notices it.
     for (command, input, expected) in
         [(&["sh"][..], "", ""), (&["sh"], "echo he''llo", "hello"), (&["cat"], "copied\n", "copied")]
     {

@@ -1,4 +1,4 @@
-//! A run that is killed: its containers are stopped in order, and nothing is left.
+//! Tests runs that are killed. Their containers must be stopped in order, and nothing may be left.
 
 use std::cell::RefCell;
 use std::fs;
@@ -22,12 +22,12 @@ pub(crate) const ALL: [(&str, Test); 7] = [
     ("a_stopped_process_ends_with_its_run", stopped),
 ];
 
-/// How a pod defines which containers stop before which.
+/// A function that creates a pod in a dialect that defines the stop order.
 type Dialect = fn(&Killed<'_>) -> Value;
 
 const DIALECTS: [(&str, Dialect); 3] = [("native", native), ("kep", kep), ("depends", depends_on)];
 
-/// Those that stop one after another in all of these pods.
+/// The containers that stop one after the other in all of these pods.
 const ORDER: [&str; 2] = ["app", "proxy"];
 
 /// A state directory and a log for the containers.
@@ -35,7 +35,7 @@ struct Killed<'a> {
     bench: &'a Bench,
     name: String,
     dir: PathBuf,
-    /// Ids of the pods that were seen.
+    /// The ids of the pods that the test has seen.
     sandboxes: RefCell<Vec<String>>,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Killed<'a> {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// A container that logs its start and its stop, which takes a moment.
+    /// A container that logs its start and its stop. The stop takes a moment.
     fn container(&self, name: &str) -> Value {
         let script = format!(
             "trap 'sleep 0.2; echo stop {name} >> /ev/log; exit 0' TERM; echo start {name} >> /ev/log; \
@@ -77,7 +77,7 @@ impl<'a> Killed<'a> {
         Run::start(self.bench, &self.name, &manifest, &["--state-dir", state])
     }
 
-    /// A description of what is left of the pods.
+    /// Describes what is left of the pods.
     fn left(&self) -> Vec<String> {
         let mut known = self.sandboxes.borrow_mut();
         for id in leaks::names(&self.state().join("pods")) {
@@ -140,7 +140,7 @@ fn in_order(bench: &Bench, name: &str) {
         run.end();
         let pid = run.pid();
         let begun = Instant::now();
-        // Each takes 0.2 s to stop: a command in the meantime reports it.
+        // Each container takes 0.2 s to stop. A command reports this in the meantime.
         let noted = loop {
             let said = say(bench, &["ps"]).err;
             if said.contains(&format!("run {pid} was killed; being stopped: default/{}", killed.name)) {
@@ -156,7 +156,7 @@ fn in_order(bench: &Bench, name: &str) {
     }
 }
 
-/// The number of random moments; the printed seed repeats them.
+/// The seed of the random moments, which is printed. The other variable is their number.
 const SEED_VARIABLE: &str = "OUTRIGGER_TEST_SEED";
 const TIMES_VARIABLE: &str = "OUTRIGGER_TEST_KILLS";
 
@@ -184,13 +184,13 @@ impl Moments {
         self.random
     }
 
-    /// The number of moments: as requested.
+    /// The number of moments: the requested one, otherwise the default.
     fn times(usual: u64) -> u64 {
         std::env::var(TIMES_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
     }
 }
 
-/// A pod in one of the dialects, with a pid namespace that is shared or not.
+/// A pod in one of the dialects, with or without a shared pid namespace.
 fn random_spec(killed: &Killed<'_>, random: u64) -> (&'static str, Value) {
     let (dialect, spec) = DIALECTS[(random % 3) as usize];
     let mut spec = spec(killed);
@@ -212,7 +212,7 @@ fn at_any_moment(bench: &Bench, name: &str) {
         run.end();
         killed.wait_until_nothing_is_left(Duration::from_secs(60), &run);
         let stops = killed.stops();
-        // One that was killed before it had set its trap logs nothing.
+        // A container that was killed before it had set its trap logs nothing.
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
         let is_in_order = matches!(stops[..], ["app", "proxy"] | ["proxy"] | ["app"] | []);
         let seed = moments.seed;
@@ -220,8 +220,8 @@ fn at_any_moment(bench: &Bench, name: &str) {
     }
 }
 
-/// Some or all of the shims and the guard process are killed, and the run before, between or after them: what
-/// is left is removed by the next run at the latest.
+/// Some or all of the shims and the guard process are killed. The run is killed before, between or after
+/// them. The next run removes the rest at the latest.
 fn any_processes(bench: &Bench, name: &str) {
     let mut moments = Moments::new(name);
     for time in 0..Moments::times(4) {
@@ -243,7 +243,7 @@ fn any_processes(bench: &Bench, name: &str) {
             run.signal(Signal::KILL);
         }
         run.end();
-        // Recorded before the next run removes it.
+        // Record the pods before the next run removes them.
         killed.left();
         let next = json!({"containers": [bench.container("next", "exit 3")]});
         let mut next = killed.start(next, json!({}));
@@ -268,12 +268,13 @@ fn grace(bench: &Bench, name: &str) {
     assert_eq!(killed.stops(), ["proxy"], "what does not listen is killed, the others are told");
 }
 
-/// Pods that would take an hour: one is killed by name, one with all others, one with its run, one gets a second.
+/// These pods would take an hour to stop. One is killed by name, one with all others, one with its run, and
+/// one gets a second.
 fn hurried(bench: &Bench, name: &str) {
     for (which, grace, told) in
         [("name", "0", false), ("all", "0", false), ("run", "0", false), ("second", "1", true)]
     {
-        // Where no other test looks for runs; `--run` keeps away from pods of other killed runs.
+        // Use a directory in which no other test looks for runs. `--run` excludes pods of other killed runs.
         let killed = Killed::new(bench, &format!("{name}_{which}"));
         let mut spec = native(&killed);
         let deaf = "trap '' TERM; echo start app >> /ev/log; while :; do sleep 0.05; done";
@@ -303,7 +304,7 @@ fn everything(bench: &Bench, name: &str) {
     let killed = Killed::new(bench, name);
     let mut run = killed.start(native(&killed), json!({}));
     killed.wait_for_starts(&mut run);
-    // Shims and the guard process, then the run.
+    // Kill the shims and the guard process first, then the run.
     run.signal_helpers(Signal::KILL);
     run.signal(Signal::KILL);
     run.end();
@@ -314,7 +315,7 @@ fn everything(bench: &Bench, name: &str) {
     killed.wait_until_nothing_is_left(Duration::from_secs(60), &next);
 }
 
-/// What forks the shims ends with the run even if it cannot notice that.
+/// The process that forks the shims ends with the run, even if it is stopped and cannot notice the end.
 fn stopped(bench: &Bench, name: &str) {
     let killed = Killed::new(bench, name);
     let mut run = killed.start(native(&killed), json!({}));

@@ -24,7 +24,7 @@ pub(crate) const ALL: [(&str, Test); 8] = [
 
 fn follow(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
-    // Two instances: the first fails, the second runs until it is stopped.
+    // There are two instances: the first fails, and the second runs until it is stopped.
     let script = "if [ -e /state/again ]; then trap 'echo bye; exit 0' TERM; echo second; \
         while :; do sleep 0.1; done; fi; \
         echo first; while [ ! -e /state/go ]; do sleep 0.1; done; echo last of first; touch /state/again; exit 1";
@@ -48,7 +48,7 @@ fn follow(bench: &Bench, name: &str) {
     assert_eq!(run.end(), 0, "{}", run.account());
 }
 
-/// A directory that pods and tests share, and the volumes of a pod that has it.
+/// A directory that pods and tests share, and the volumes of a pod that uses it.
 fn shared(bench: &Bench, name: &str) -> (PathBuf, Value) {
     let state = bench.work.join(format!("{name}-state"));
     std::fs::create_dir_all(&state).expect("a directory");
@@ -56,7 +56,7 @@ fn shared(bench: &Bench, name: &str) -> (PathBuf, Value) {
     (state, volumes)
 }
 
-/// A `logs -f`, and its lines.
+/// Starts `logs -f`. Returns the process and its lines.
 fn following(bench: &Bench, pod: &str) -> (Child, impl FnMut() -> Option<String> + use<>) {
     let mut child = outrigger(bench, &["logs", "-f", pod]).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -113,7 +113,7 @@ fn waiting(bench: &Bench, name: &str) {
     let mut child = outrigger(bench, &["logs", "-f", name, "-c", "app"]).spawn().expect("it starts");
     let mut err = BufReader::new(child.stderr.take().expect("piped"));
     let mut note = String::new();
-    // Runs of other tests may be mentioned first.
+    // Notes about runs of other tests may come first.
     while !note.contains(why.as_str()) && err.read_line(&mut note).expect("text") > 0 {}
     assert!(note.contains(why.as_str()), "{note}");
     std::fs::write(state.join("go"), "").expect("a file");
@@ -139,7 +139,7 @@ fn held(bench: &Bench, name: &str) {
     child.wait().expect("it ends");
 }
 
-/// The pod ends and its sandbox is removed; the output waits for its reader.
+/// The pod ends and its sandbox is removed, although nobody reads the output yet.
 fn stalled(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     const LINES: usize = 400_000;
@@ -187,7 +187,7 @@ fn long(bench: &Bench, name: &str) {
     assert_eq!(must(bench, &["logs", name, "--tail", "2"]).len(), 300_005);
 }
 
-/// Many small files: the run's own output, `logs` and `logs -f` show each line once and in order.
+/// With many small files, the run's own output, `logs` and `logs -f` show each line once and in order.
 fn rotated(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     const LINES: usize = 30_000;
@@ -224,7 +224,7 @@ fn rotated(bench: &Bench, name: &str) {
     assert!(logs.len() > 5 && logs.iter().all(|size| *size <= 64 << 10), "{logs:?}");
 }
 
-/// The run's output is not read, and the container never pauses.
+/// The run's output is not read, and the container writes without a pause.
 fn bounded(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     let app = bench.container("app", "yes 'a line of output that is repeated without end'");
@@ -253,13 +253,13 @@ fn bounded(bench: &Bench, name: &str) {
     let memory =
         status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
     assert!(memory.is_some_and(|kib| kib < 128 << 10), "{memory:?} KiB");
-    // The reader is gone.
+    // Close the reader's side.
     drop((child.stdout.take(), child.stderr.take()));
     must(bench, &["stop", name]);
     child.wait().expect("it ends");
 }
 
-/// Sizes of the log files of a pod's container `app`.
+/// The sizes of the log files of a pod's container `app`.
 fn log_files(bench: &Bench, pod: &str) -> Vec<u64> {
     let pods = std::fs::read_dir(bench.work.join("state/pods")).into_iter().flatten().flatten();
     let own = pods.filter(|entry| entry.file_name().to_string_lossy().ends_with(pod));

@@ -1,4 +1,4 @@
-//! Commands that talk to a run in another terminal, with real containers.
+//! Tests commands that talk to a run in another terminal, with real containers.
 
 mod command;
 mod exec;

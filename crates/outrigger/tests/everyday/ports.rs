@@ -1,4 +1,4 @@
-//! Clients of published ports that try to use up what the run needs for itself.
+//! Tests clients of published ports that try to use up the resources of the run.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("a_bridge_that_a_killed_run_left_is_removed", a_bridge_that_a_killed_run_left_is_removed),
 ];
 
-/// The binary with another limit of open files, as `ulimit` sets it.
+/// The binary with another limit of open files, set by `ulimit`.
 fn limited(bench: &Bench, name: &str, ulimit: &str) -> Bench {
     let dir = bench.work.join(format!("{name}-limited"));
     std::fs::create_dir_all(&dir).expect("a directory");
@@ -37,9 +37,10 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Connections and datagrams to the published ports of one pod, from many sources: more than the run may open files.
+/// Opens connections to, and sends datagrams to, the published ports of one pod from many sources. There are
+/// more of them than files that the run may open.
 fn clients_of_a_port_do_not_stop_the_run(bench: &Bench, name: &str) {
-    // This process holds the other ends.
+    // This process has the other ends of the connections.
     let own = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: own.maximum, ..own }).expect("more descriptors");
     let bench = &limited(bench, name, "-n 1024");
@@ -76,13 +77,13 @@ fn clients_of_a_port_do_not_stop_the_run(bench: &Bench, name: &str) {
         let source = Ipv4Addr::new(127, 0, 1, u8::try_from(number % 50).expect("small") + 1);
         held.push(client(source, SocketType::STREAM, tcp));
         let datagrams = client(source, SocketType::DGRAM, udp);
-        // The pod may have refused the one before.
+        // The pod may have refused the previous datagram.
         let _ = rustix::net::send(&datagrams, b"x", SendFlags::empty());
         held.push(datagrams);
     }
     let open = || std::fs::read_dir(format!("/proc/{}/fd", run.pid())).expect("descriptors").count();
     let deadline = Instant::now() + Duration::from_secs(60);
-    // Until it has all it can get.
+    // Wait until the run has opened as many files as it can.
     let (mut most, mut since) = (0, Instant::now());
     while most < 400 || since.elapsed() < Duration::from_secs(2) {
         assert!(Instant::now() < deadline, "the attack has no effect: {} descriptors", open());
@@ -105,7 +106,7 @@ fn clients_of_a_port_do_not_stop_the_run(bench: &Bench, name: &str) {
     drop(held);
 }
 
-/// A socket that is connected from a source address, or is about to be.
+/// A socket that is connected, or connecting, from a source address.
 fn client(source: Ipv4Addr, kind: SocketType, port: u16) -> OwnedFd {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, kind, flags, None).expect("a socket");
@@ -134,7 +135,7 @@ fn containers_keep_the_limit_of_open_files(bench: &Bench, name: &str) {
     }
 }
 
-/// On a host of its own with a closed FORWARD chain, and an administrator's rule about the bridge.
+/// Runs on a separate host with a closed FORWARD chain and an administrator's rule about the bridge.
 fn rules_of_a_firewall_are_as_before(bench: &Bench, name: &str) {
     let mut main = bench.container("main", "true");
     main["ports"] = json!([{"containerPort": 8080, "hostPort": 8080}]);
@@ -146,14 +147,14 @@ diff before after";
     run_and_wait_for_the_bridge(bench, name, &main, before, "private", after);
 }
 
-/// Also by a run whose pods do not use it. Its address says that it is ours.
+/// A run removes the bridge even if its own pods do not use it. Its address shows that it is ours.
 fn a_bridge_that_a_killed_run_left_is_removed(bench: &Bench, name: &str) {
     let main = bench.container("main", "true");
     let before = "ip link add outrigger0 address 0a:58:0a:59:00:01 type bridge";
     run_and_wait_for_the_bridge(bench, name, &main, before, "none", "true");
 }
 
-/// Runs a pod on a host of its own, between two scripts, and waits until the host has no bridge.
+/// Runs a pod on a separate host, between two scripts, and waits until the host has no bridge.
 fn run_and_wait_for_the_bridge(
     bench: &Bench,
     name: &str,

@@ -11,7 +11,7 @@ pub(crate) const ALL: [(&str, Test); 3] = [
     ("a_run_is_found_by_its_state_directory", state_dir),
 ];
 
-/// The option and the variable mean the same, for runs in the foreground too.
+/// The option and the variable have the same meaning, also for runs in the foreground.
 fn state_dir(bench: &Bench, name: &str) {
     let name = &name.replace('_', "-");
     let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [bench.container("app", "echo up; sleep 600")]});
@@ -35,7 +35,7 @@ fn state_dir(bench: &Bench, name: &str) {
         let said = ask(command, other);
         assert_eq!(said.code, 2, "{command:?}: {said:?}");
     }
-    // `--all` is all with that state directory.
+    // `--all` means all pods with that state directory.
     let said = ask(&["stop", "--all"], other);
     assert!(said.err.contains("nothing to stop"), "{said:?}");
     assert!(is_up(&crate::command::pod(bench, name).expect("it is there")));

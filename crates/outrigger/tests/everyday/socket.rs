@@ -1,4 +1,4 @@
-//! Access to a run's socket, and clients that misbehave.
+//! Tests access to a run's socket, and clients that misbehave.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +37,7 @@ fn socket(dir: &Path, run: &Run) -> Option<PathBuf> {
 }
 
 fn other_user(bench: &Bench, _: &str) {
-    // Other users cannot even reach the socket, so its parent directories are opened for this.
+    // Other users cannot even reach the socket, so this test opens its parent directories.
     let open = tempfile::Builder::new().prefix("outrigger-open-").tempdir().expect("a directory");
     let mode =
         |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
@@ -76,7 +76,7 @@ fn other_user(bench: &Bench, _: &str) {
 }
 
 fn stale(bench: &Bench, name: &str) {
-    // Where no other test looks for runs.
+    // Use a directory in which no other test looks for runs.
     let work = bench.work.join(name);
     std::fs::create_dir_all(&work).expect("a directory");
     let bench = &Bench { binary: bench.binary.clone(), image: bench.image.clone(), work };
@@ -95,8 +95,8 @@ fn bad_clients(bench: &Bench, _: &str) {
     let mut run = idle(bench, "pestered");
     let (path, run_pid) = (socket(&bench.sockets(), &run).expect("a socket"), run.pid());
     let connect = || UnixStream::connect(&path).expect("the run listens");
-    // One sends nothing, one half a message, one nonsense, one too much, one sends a request and does not
-    // read.
+    // One client sends nothing, one half a message, one nonsense and one too much. One sends a request and
+    // does not read.
     let mut clients: Vec<UnixStream> = (0..5).map(|_| connect()).collect();
     clients[1].write_all(&[0, 10]).expect("the run reads");
     let _cut_off = clients[2].write_all(b"GET / HTTP/1.1\r\n\r\n");
@@ -107,14 +107,14 @@ fn bad_clients(bench: &Bench, _: &str) {
     old.write_all(&hello(&json!({"version": 0, "request": {"something": "else"}}))).expect("the run reads");
     old.read_to_string(&mut answer).expect("the run answers");
     assert!(answer.contains("the run speaks version 1 of the protocol, not 0"), "{answer:?}");
-    // Connections that ask for nothing make room for those that do.
+    // Connections without a request are closed in favour of those with one.
     let more: Vec<UnixStream> = (0..80).map(|_| connect()).collect();
     assert!(pod(bench, "pestered").is_some(), "a command is served: {:?}", say(bench, &["ps"]));
     drop(more);
     let wait = hello(&json!({"version": 1, "request": {"await": {"run": "none", "over": true}}}));
     let mut busy: Vec<UnixStream> = (0..80).map(|_| connect()).collect();
     for stream in &mut busy {
-        // Some have been refused already.
+        // Some were refused already.
         let _refused = stream.write_all(&wait);
     }
     run.wait_for("refusal while all places are taken", |_| {

@@ -11,7 +11,7 @@ pub(crate) const ALL: [(&str, Test); 3] = [
     ("a_run_in_the_foreground_is_stopped_as_a_whole_or_by_namespace", of_run),
 ];
 
-/// Stops when told to, with a message.
+/// Ends with a message when it gets TERM.
 const POLITE: &str = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
 
 fn of_run(bench: &Bench, name: &str) {
@@ -38,7 +38,7 @@ fn of_run(bench: &Bench, name: &str) {
         pods.iter().filter(|pod| pod["over"] != true && pod["phase"] == "Running").count()
     };
     run.wait_for("all pods", |_| (up("a"), up("b")) == (2, 3));
-    // By namespace: workloads and pods of the others go on, and nothing is replaced.
+    // With a namespace, workloads and pods of other namespaces continue, and nothing is replaced.
     let said = say(bench, &["stop", "--all", "-n", "nowhere", "--run", &pid]);
     assert_eq!(
         (said.code, said.err.contains("no pods are running in namespace nowhere")),

@@ -50,7 +50,7 @@ fn several(bench: &Bench, _: &str) {
         assert!(line.is_some(), "{logs}");
     }
     assert_eq!(must(bench, &["logs", full[0], "-c", "log"]), format!("hello from {}\n", full[0]));
-    // No container was given: the first main is used, with a note.
+    // No container was given, so the first main is used, with a note.
     let said = say(bench, &["exec", "deploy/selected", "echo", "-n", "it is", "-c"]);
     assert_eq!((said.code, said.out.as_str()), (0, "it is -c"), "{said:?}");
     assert!(said.err.ends_with("Defaulted container \"app\" out of: app, log\n"), "{said:?}");
@@ -65,7 +65,7 @@ fn several(bench: &Bench, _: &str) {
         assert_eq!(said.code, 2, "{args:?}: {said:?}");
         assert!(said.err.contains(why), "{args:?}: {said:?}");
     }
-    // A single pod would be replaced, a workload is not.
+    // A single pod would be replaced, but a workload is not.
     let said = say(bench, &["stop", "-l", "app=selected"]);
     assert_eq!(said.code, 0, "{said:?}");
     assert!(said.err.contains("Deployment/selected may replace it"), "{said:?}");

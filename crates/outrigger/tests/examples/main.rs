@@ -1,4 +1,4 @@
-//! Runs every example unchanged, on the host's own file system, and checks its order in the events file.
+//! Runs every example unchanged on the host's own file system, and checks its order in the events file.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ impl Example {
         self.run.must(json!({"container": container, "event": event}))
     }
 
-    /// Each of these comes before the next.
+    /// Checks that each of these comes before the next.
     fn in_order(&self, steps: &[(&str, &str)]) {
         for pair in steps.windows(2) {
             let [(a, x), (b, y)] = [pair[0], pair[1]];
@@ -45,7 +45,7 @@ impl Example {
         self.run.wait_for(&format!("{container} {event}"), |run| run.event(wanted.clone()).is_some());
     }
 
-    /// The line number of a container's output.
+    /// The line number of a text in a container's output.
     fn said(&self, line: &str) -> usize {
         let output = self.run.output();
         output
@@ -54,8 +54,8 @@ impl Example {
             .unwrap_or_else(|| panic!("{line:?} in\n{}", self.run.account()))
     }
 
-    /// The promises of every dialect's Job: nothing is lost, the proxy starts before the work and outlives
-    /// it, the Job ends.
+    /// Checks what every dialect's Job promises. Nothing is lost, the proxy starts before the work and ends
+    /// after it, and the Job ends.
     fn is_the_report(&mut self, ready: &str) {
         assert_eq!(self.run.end(), 0, "{}", self.run.account());
         self.in_order(&[
@@ -163,7 +163,7 @@ fn the_deployment() {
     example.run.wait_for("a line of the log", |run| run.output().contains("log | logging\n"));
     example.run.signal(Signal::INT);
     assert_eq!(example.run.end(), 130, "{}", example.run.account());
-    // Its shell ignores TERM, so it takes all of the grace period; only then is it the sidecar's turn.
+    // Its shell ignores TERM, so it uses the whole grace period. The sidecar is stopped only after that.
     example.in_order(&[
         ("log", "started"),
         ("main", "starting"),
@@ -195,7 +195,7 @@ fn launch_priority() {
 fn a_graph() {
     let mut example = Example::start("graph", &[]);
     assert_eq!(example.run.end(), 0, "{}", example.run.account());
-    // Both begin before either has ended.
+    // Both begin before either of them has ended.
     for (a, b) in [("schema", "warm-up"), ("warm-up", "schema")] {
         example.in_order(&[(a, "starting"), (b, "exited")]);
         example.in_order(&[(a, "exited"), ("db", "starting")]);
@@ -218,7 +218,8 @@ fn a_proxy_that_outlives_the_app() {
     takes_its_leave(|run| run.signal(Signal::TERM));
 }
 
-/// docs/guide/ordering.md: a system shutdown signals the run and the shims of its containers alike.
+/// docs/guide/ordering.md: a system shutdown signals the run and the shims of its containers at the same
+/// time.
 #[test]
 fn a_proxy_that_outlives_the_app_when_the_session_is_ended() {
     takes_its_leave(|run| {

@@ -1,5 +1,5 @@
-//! The messages of the real binary, with real containers, for failures that users commonly meet. Each says
-//! what happened, which line of the manifest caused it, and how to fix it.
+//! Checks the messages of the real binary, with real containers, for failures that users commonly meet. Each
+//! message says what happened, which line of the manifest caused it, and how to fix it.
 
 mod registry;
 
@@ -13,7 +13,7 @@ use outrigger_testkit::rootfs;
 use registry::{Registry, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Nothing here takes more than a few seconds on an idle machine.
+/// No case takes more than a few seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 struct Bench {
@@ -26,7 +26,7 @@ struct Bench {
 enum Ends {
     /// By itself, with this exit code.
     With(i32),
-    /// It would retry forever: stopped once all messages were printed.
+    /// It would retry forever, so it is stopped when all messages were printed.
     WhenStopped,
 }
 
@@ -52,12 +52,12 @@ impl Bench {
     }
 }
 
-/// One failure.
+/// One case: a failure and how to cause it.
 struct Case<'a> {
     bench: &'a Bench,
     file: String,
     flags: Vec<String>,
-    /// A command that runs the rest of the line in another environment.
+    /// A command that runs the rest of its arguments in another environment.
     before: Vec<String>,
     /// Where standard output goes.
     stdout: &'static str,
@@ -79,7 +79,7 @@ impl Case<'_> {
         self
     }
 
-    /// Runs it in its own directory, so that paths look as for a user, and checks the messages.
+    /// Runs it in its own directory, so that paths look as for a user. Checks the messages.
     fn says(&self, ends: Ends, expected: &[&str]) -> String {
         let err = self.bench.path(&format!("{}.err", self.file));
         let mut line = self.before.clone();
@@ -158,7 +158,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A failed test leaves nothing running: stopped gently, then at once, then killed.
+        // A failed test leaves nothing running: the run is stopped in order, then at once, then killed.
         for _ in 0..3 {
             if matches!(self.child.try_wait(), Ok(None)) {
                 self.stop();
@@ -173,7 +173,7 @@ impl Drop for Running {
     }
 }
 
-/// A pod of one container, from its image on.
+/// A pod with one container, whose fields are given from the image on.
 fn pod(container: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 0\n  containers:\n  - name: app\n{container}"
@@ -214,7 +214,7 @@ fn an_image_that_is_not_there() {
             "write a path that exists on this machine",
         ],
     );
-    // What is there and not an image will not become one.
+    // A directory that is not an image will not become one.
     fs::create_dir_all(bench.path("empty")).expect("a directory");
     for (name, image, fault) in [
         ("file", "oci-archive:/etc/passwd", "cannot read /etc/passwd as a tar file"),
@@ -268,7 +268,7 @@ fn a_command_that_cannot_be_run() {
             "`app` exited with code 128 (not started)",
         ],
     );
-    // Reported when it happens, and again at the end.
+    // It is reported when it happens, and again at the end.
     assert_eq!(said.matches("typo.yaml:10: ").count(), 2, "{said}");
     bench.case("line", &pod("    image: IMAGE\n    command: [\"sleep 1\"]\n")).flags(&none).says(
         Ends::With(128),
@@ -288,7 +288,7 @@ fn a_key_a_config_map_does_not_have() {
     let bench = Bench::new();
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {colour: blue}\n---\n";
     let env = "    image: IMAGE\n    command: [\"true\"]\n    env:\n    - name: COLOR\n      valueFrom:\n        configMapKeyRef:\n          name: settings\n          key: color\n";
-    // There is no other source for it, so nothing is started.
+    // The key can come from nowhere else, so nothing is started.
     let said = bench.case("key", &format!("{map}{}", pod(env))).flags(&["--network", "none"]).says(
         Ends::With(2),
         &["ConfigMap `settings` has no key `color`", "key.yaml:21:16", "did you mean `colour`?"],
@@ -343,21 +343,21 @@ fn what_can_never_heal_is_found_before_anything_starts() {
     for kind in ["File", "FileOrCreate"] {
         bench.case("file", &pod(&volume(kind))).flags(&["--network", "none"]).says(Ends::With(0), &[]);
     }
-    // The kubelet keeps such a pod pending. A run refuses it, unless it is told to do the same.
+    // The kubelet keeps such a pod pending. A run refuses it, unless `--keep-trying` is set.
     let root = format!("{app}    securityContext: {{runAsNonRoot: true}}\n");
     let words = ["runAsNonRoot forbids root", "`app` cannot start", "add `runAsUser`", "root.yaml:"];
     let said = bench.case("root", &pod(&root)).flags(&["--network", "none"]).says(Ends::With(2), &words);
     assert!(!said.contains("sandbox"), "{said}");
     let patient = ["--network", "none", "--keep-trying", "--timeout", "2s"];
     bench.case("root", &pod(&root)).flags(&patient).says(Ends::With(124), &words);
-    // The user of an image is known only when it is here: then it ends at once.
+    // The user of an image is known only after the pull. Then the pod ends at once.
     let image = image_of(&bench, "0");
     let root = root.replace("IMAGE", &image);
     bench.case("pulled", &pod(&root)).flags(&["--network", "none"]).says(
         Ends::With(1),
         &["image will run as root", "trying again cannot help", "runAsNonRoot", "runAsUser"],
     );
-    // What can never be is refused before anything starts.
+    // A pod that can never start is refused before anything starts.
     let tiny = format!("{app}    resources: {{limits: {{memory: 100m}}}}\n");
     bench
         .case("tiny", &pod(&tiny))
@@ -367,7 +367,7 @@ fn what_can_never_heal_is_found_before_anything_starts() {
         .case("upper", &pod("    image: Nginx:latest\n"))
         .flags(&["--network", "none"])
         .says(Ends::With(2), &["image `Nginx:latest`", "in lower case", "upper.yaml:9"]);
-    // Only that pod ends. The others go on.
+    // Only that pod ends. The others continue.
     let well = pod("    image: IMAGE\n    command: [sh, -c, \"sleep 2; echo all-done\"]\n")
         .replace("name: web", "name: well");
     let job = format!(
@@ -385,7 +385,7 @@ fn what_can_never_heal_is_found_before_anything_starts() {
         ],
     );
     assert!(!said.contains("was asked to stop") && !said.contains("next try"), "{said}");
-    // Something that can still be fixed from outside is waited for, and reported.
+    // Something that can still be fixed from outside is waited for and reported.
     bench.case("directory", &pod(&volume("Directory"))).flags(&["--network", "none"]).says(
         Ends::With(2),
         &["hostPath `/etc/passwd` is not a directory, as its type Directory says\n", "directory.yaml:13"],
@@ -455,7 +455,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             ],
         ),
         (
-            // Whether `envFrom` has it is known only when the container starts.
+            // Whether `envFrom` has the variable is known only when the container starts.
             "variable",
             mount("/data", "emptyDir: {}").replace("/data\n", "/data\n      subPathExpr: $(NOPE)\n").replace(
                 "    volumeM",
@@ -485,7 +485,8 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
         let said = bench.case(name, &always).flags(&["--network", "none"]).says(Ends::With(1), expected);
         assert!(said.contains("trying again cannot help") && !said.contains("next try"), "{name}: {said}");
     }
-    // What is inside of a volume can change: another container, or a program of this machine, may write there.
+    // The content of a volume can change, because another container or a program of this machine may write to
+    // it.
     fs::create_dir(bench.path("data")).expect("a directory");
     fs::write(bench.path("data/file"), "").expect("a file");
     let inside = format!(
@@ -497,7 +498,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
         Ends::WhenStopped,
         &["cannot make working directory /data/file: not a directory", "next try in "],
     );
-    // So are links and files on the way of a subPath.
+    // The same is true for links and files on the path of a subPath.
     std::os::unix::fs::symlink("/", bench.path("data/out")).expect("a link");
     std::os::unix::fs::symlink("loop", bench.path("data/loop")).expect("a link");
     for (name, sub_path, what) in [
@@ -516,7 +517,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
             ],
         );
     }
-    // A layer can be copied again.
+    // A layer can be copied again, so the run waits.
     let layers = fs::read_dir(bench.path("layout-0/blobs/sha256")).expect("blobs").flatten();
     let layer =
         layers.map(|entry| entry.path()).find(|path| fs::read(path).is_ok_and(|bytes| bytes == [0; 1024]));
@@ -532,7 +533,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
                 "damaged.yaml:9: the image is damaged: copy, save or build it again",
             ],
         );
-    // An image that must not be pulled can be loaded while the pod waits.
+    // An image that must not be pulled can still be loaded while the pod waits.
     let never = "    image: registry.invalid/none:1\n    imagePullPolicy: Never\n";
     bench
         .case("never", &pod(never))
@@ -540,7 +541,7 @@ fn what_waiting_cannot_heal_ends_the_pod_at_once() {
         .says(Ends::WhenStopped, &["ErrImageNeverPull", "next try in 10 s", "never.yaml:"]);
 }
 
-/// A workload would only make the next pod that cannot start: it ends with the first.
+/// A workload would only create the next pod that cannot start, so it ends with the first one.
 #[test]
 fn workloads_of_pods_that_can_never_start_end() {
     let bench = Bench::new();
@@ -559,7 +560,7 @@ fn workloads_of_pods_that_can_never_start_end() {
     }
 }
 
-/// What `run` refuses is refused before a node is started, or asked.
+/// `run -d` refuses the same manifests as `run`, before it starts or contacts a node.
 #[test]
 fn a_detached_run_refuses_what_run_refuses() {
     let bench = Bench::new();
@@ -575,7 +576,7 @@ fn a_detached_run_refuses_what_run_refuses() {
     assert!(!bench.path("state/node").exists(), "no node was started");
 }
 
-/// An image of an empty layer with this user.
+/// An image with an empty layer and this user.
 fn image_of(bench: &Bench, user: &str) -> String {
     let dir = bench.dir.path().join(format!("layout-{user}"));
     fs::create_dir_all(dir.join("blobs/sha256")).expect("a directory");
@@ -590,7 +591,7 @@ fn image_of(bench: &Bench, user: &str) -> String {
         fs::write(dir.join("blobs/sha256").join(&hex), bytes).expect("a blob");
         serde_json::json!({"digest": format!("sha256:{hex}"), "size": bytes.len()})
     };
-    // An empty archive: nothing of it is ever run.
+    // An empty archive is enough, because nothing of it is ever run.
     let layer = [0; 1024];
     let config = serde_json::json!({"os": "linux", "config": {"User": user},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", digest(&layer))]}});
@@ -611,7 +612,7 @@ fn a_run_that_takes_too_long() {
         .flags(&["--network", "none", "--timeout", "1s"])
         .says(Ends::With(124), &["--timeout: 1 s passed; stopping in order", "app  "]);
     assert!(said.contains("stop"), "{said}");
-    // One that completes in time is not affected.
+    // A pod that completes in time is not affected.
     let quick = pod("    image: IMAGE\n    command: [sh, -c, exit 7]\n");
     bench.case("quick", &quick).flags(&["--network", "none", "--timeout", "1m"]).says(Ends::With(7), &[]);
 }
@@ -621,7 +622,7 @@ fn a_failure_that_ends_the_run() {
     let bench = Bench::new();
     let flags = ["--network", "none", "--fail-fast"];
     let always = |text: String| text.replace("restartPolicy: Never", "restartPolicy: Always");
-    // A main that would be restarted forever, beside one that runs forever.
+    // One main would be restarted forever, and another one runs forever.
     let other = "  - name: other\n    image: IMAGE\n    command: [sleep, \"1000\"]\n";
     let crash = always(pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 3]\n{other}")));
     let said = bench
@@ -636,7 +637,8 @@ fn a_failure_that_ends_the_run() {
         .case("image", &image)
         .flags(&flags)
         .says(Ends::With(1), &["--fail-fast: the image of `app` cannot be pulled: "]);
-    // What can never start has failed with and without the option, and the summary says why it never ran.
+    // A container that can never start has failed with and without the option, and the summary says why it
+    // never ran.
     let runs = "    image: IMAGE\n    command: [\"true\"]\n";
     for (name, more, why) in [
         ("dir", "    workingDir: /bin/busybox\n", "could not start: cannot make working directory"),
@@ -651,7 +653,7 @@ fn a_failure_that_ends_the_run() {
             ": could not be set up: volume \"v\": hostPath type check failed",
         ),
     ] {
-        // Without the option, a path that is missing is waited for.
+        // Without the option, a missing path is waited for.
         for flags in [&flags[..], &flags[..2]].iter().take(if name == "mount" { 1 } else { 2 }) {
             let case = format!("{name}-{}", flags.len());
             let said =
@@ -662,19 +664,19 @@ fn a_failure_that_ends_the_run() {
             }
         }
     }
-    // A failed pod of a Job would be retried.
+    // Without the option, the failed pod of a Job would be retried.
     let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: work}\nspec:\n  template:\n    spec:\n      restartPolicy: Never\n      containers:\n      - {name: app, image: IMAGE, command: [sh, -c, exit 4]}\n";
     bench
         .case("job", job)
         .flags(&flags)
         .says(Ends::With(4), &["--fail-fast: a pod failed; stopping in order"]);
-    // A main that is never restarted, beside one that runs forever: the pod can only fail.
+    // One main is never restarted, and another one runs forever. The pod can only fail.
     let never = pod(&format!("    image: IMAGE\n    command: [sh, -c, exit 5]\n{other}"));
     bench
         .case("never", &never)
         .flags(&flags)
         .says(Ends::With(5), &["--fail-fast: `app` failed with exit code 5; stopping in order"]);
-    // A probe that cannot be run, of a container that another one waits for.
+    // A probe cannot be run, and another container waits for its container.
     let probe = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  restartPolicy: Never\n  initContainers:\n  - name: proxy\n    image: IMAGE\n    restartPolicy: Always\n    command: [sleep, \"1000\"]\n    startupProbe:\n      exec:\n        command: [nosuch]\n      periodSeconds: 1\n      failureThreshold: 2\n  containers:\n  - name: app\n    image: IMAGE\n    command: [\"true\"]\n";
     bench.case("probe", probe).flags(&flags).says(
         Ends::With(1),
@@ -684,7 +686,7 @@ fn a_failure_that_ends_the_run() {
             "--fail-fast: the startup probe of `proxy` cannot be run: ",
         ],
     );
-    // A success, or a restart without a failure, is not a failure.
+    // A success, or a restart without a failure, does not count as a failure.
     let fine = pod("    image: IMAGE\n    command: [sh, -c, exit 0]\n");
     bench.case("fine", &fine).flags(&flags).says(Ends::With(0), &[]);
 }
@@ -708,7 +710,7 @@ fn a_port_that_is_taken() {
         .case("publish", &pod(sleeper))
         .flags(&["--publish", &publish])
         .says(Ends::With(2), &[&in_use, &own, ", or give --publish another port of this machine\n"]);
-    // 192.0.2.0/24 is for documentation.
+    // 192.0.2.0/24 is reserved for documentation.
     let elsewhere = host_port.replace("127.0.0.1", "192.0.2.1");
     let no_address =
         format!("host port {port} cannot be opened: tcp 192.0.2.1 is not an address of this machine");
@@ -764,7 +766,7 @@ fn files_that_cannot_be_written() {
             .says(Ends::With(125), &[&format!("cannot write {file}: No such file or directory")]);
         assert!(!said.contains("hello"), "nothing was started: {said}");
     }
-    // What is lost later is said even by a quiet run, and not offered at the end.
+    // Even a quiet run reports a file that is lost later. The summary does not mention the file.
     for quiet in [&["-q"][..], &[]] {
         let flags = [&none[..], &["--events", "/dev/full"], quiet].concat();
         let said = bench
@@ -810,12 +812,12 @@ fn a_sidecar_that_never_becomes_ready() {
 #[test]
 fn whoever_is_not_root() {
     let bench = Bench::new();
-    // Root without privileges is like any other user: see the tests of `rootless`.
+    // Root without privileges is like any other user. The tests of `rootless` cover this.
     let case = bench.case("pod", &pod("    image: IMAGE\n    command: [\"true\"]\n"));
     case.under(&["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
         .flags(&["--network", "none"])
         .says(Ends::With(0), &["web succeeded after "]);
-    // A user namespace without privileges, and without nested ones.
+    // A user namespace without privileges and without nested namespaces.
     let refused = [
         "unshare",
         "--user",
@@ -846,7 +848,7 @@ fn whoever_is_not_root() {
     }
 }
 
-/// Runs a shell line in a new mount namespace, then the rest of the arguments.
+/// Runs a shell line and then the rest of the arguments in a new mount namespace.
 fn apart(line: &str) -> Vec<String> {
     ["unshare", "--mount", "sh", "-ec", &format!("{line}; exec \"$@\""), "sh"].map(str::to_owned).to_vec()
 }
@@ -877,7 +879,7 @@ fn doctor(before: &[&str], state: &Path) -> (Option<i32>, String) {
 #[test]
 fn a_machine_without_writable_cgroups() {
     let bench = Bench::new();
-    // As in a container with a read-only /sys/fs/cgroup.
+    // This is like a container with a read-only /sys/fs/cgroup.
     let read_only = apart(
         "findmnt -rn -t cgroup,cgroup2 -o TARGET | while read -r m; do mount -o remount,bind,ro \"$m\"; done",
     );
@@ -915,8 +917,8 @@ fn a_machine_without_writable_cgroups() {
 #[test]
 fn a_place_overlayfs_refuses() {
     let bench = Bench::new();
-    // As in a container whose own root is an overlay: the kernel does not accept one as the upper layer of
-    // another.
+    // This is like a container whose own root is an overlay. The kernel does not accept an overlay as the
+    // upper layer of another one.
     let dir = bench.path("disk");
     fs::create_dir(&dir).expect("a directory");
     let line = format!(
@@ -953,7 +955,8 @@ fn a_place_overlayfs_refuses() {
     }
 }
 
-/// A warning that cannot be written must not end the task that gives it: the run would wait for that task forever.
+/// A warning that cannot be written must not end the task that writes it. Otherwise the run would wait for
+/// that task forever.
 #[test]
 fn a_run_goes_on_when_nobody_reads_its_messages() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! An empty real registry that requires a password.
+//! Runs an empty real registry that requires a password.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// With `password`, it has one user that is not used here.
+    /// With `password`, it has one user, whose password the tests do not use.
     pub(crate) fn start(dir: &Path, password: bool) -> Registry {
         let deadline = Instant::now() + Duration::from_secs(30);
         fs::create_dir_all(dir.join("storage")).expect("a directory");
@@ -38,7 +38,7 @@ impl Registry {
                 .stderr(log)
                 .spawn()
                 .expect("docker-registry is installed");
-            // If it has ended, the port was in use: try another.
+            // If it has ended, the port was in use. Try another one.
             while matches!(child.try_wait(), Ok(None)) {
                 if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
                     return Registry { child, port };

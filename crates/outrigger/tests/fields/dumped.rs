@@ -1,4 +1,4 @@
-//! Pods from `kubectl get pod -o yaml`.
+//! Tests pods from `kubectl get pod -o yaml`.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn a_pod_taken_from_a_cluster_runs(bench: &Bench, name: &str) {
     for line in ["web | files: namespace", "web | namespace: shop", "web | node: worker-3"] {
         assert!(out.contains(line), "{line}\n{out}{err}");
     }
-    // Only one thing differs from the cluster, and it is the only warning.
+    // Only one thing differs from the cluster, so there is only one warning.
     assert_eq!(err.matches("warning[").count(), 1, "{err}");
     assert!(err.contains("there will be no `token`: there is no cluster to issue a token"), "{err}");
     let pod: Value = serde_json::from_str(&std::fs::read_to_string(status).expect("a status")).expect("JSON");
@@ -41,7 +41,7 @@ fn a_pod_taken_from_a_cluster_runs(bench: &Bench, name: &str) {
     );
     assert_eq!(pod["metadata"]["uid"], "5f0c2a34-1b2c-4d5e-8f90-a1b2c3d4e5f6");
 
-    // The same as an item of a List, as in `kubectl get pods -o json`.
+    // The same pod as an item of a List, as in `kubectl get pods -o json`.
     let list = crate::list(&[pod]);
     let mut run = Run::start(bench, &format!("{name}-list"), &list, &[]);
     assert_eq!(run.end(), 0, "what --status wrote can be run again\n{}", run.account());

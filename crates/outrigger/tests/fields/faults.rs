@@ -1,4 +1,4 @@
-//! Full disks and processes that are killed.
+//! Tests full disks and processes that are killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) const ALL: &[(&str, Test)] = &[
     ("a_full_disk_is_said", a_full_disk_is_said),
 ];
 
-/// Moments of a pod's life at which its agent is killed.
+/// The number of moments of a pod's life at which its agent is killed.
 const TURNS: u32 = 12;
 
 /// A pod's directories below a state directory.
@@ -135,7 +135,7 @@ fn traces(state: &Path, ids: &[String]) -> Vec<String> {
     found
 }
 
-/// Kills runs at moments spread over a pod's whole life; one more run must then find only its own things.
+/// Kills runs at moments spread over a pod's whole life. After one more run, nothing of them may be left.
 fn a_killed_agent_s_pods_are_cleared_away_by_the_next(bench: &Bench, name: &str) {
     let state = bench.work.join(format!("{name}-state"));
     let flags = ["--network", "private", "--state-dir", state.to_str().expect("text")];
@@ -201,7 +201,7 @@ fn runs_that_start_together_do_not_take_each_other_s_pods(bench: &Bench, name: &
     assert_eq!(pods(&state), Vec::<PathBuf>::new(), "nothing is left");
 }
 
-/// A small file system that is removed with this value.
+/// A small file system. Dropping the value removes it.
 struct Small(PathBuf);
 
 impl Small {
@@ -245,7 +245,7 @@ fn big_image(path: &Path) {
     fs::write(path, image.into_inner().expect("an image")).expect("write the image");
 }
 
-/// Runs a pod until a message appears, stops it, and expects nothing of it to be left.
+/// Runs a pod until a message appears, then stops it. Nothing of it may be left.
 fn until_said(bench: &Bench, name: &str, disk: &Small, container: Value, said: &[&str]) {
     let flags = ["--state-dir", disk.0.to_str().expect("text")];
     let mut run = Run::start(bench, name, &pod("p", json!({"containers": [container]})), &flags);
@@ -283,7 +283,7 @@ fn a_full_disk_is_said(bench: &Bench, name: &str) {
     assert!(run.output().lines().enumerate().all(whole), "what is shown is whole: {}", run.output());
     assert_eq!(pods(&small.0), Vec::<PathBuf>::new(), "nothing is left");
 
-    // So does a pod whose events cannot be written.
+    // The same holds for a pod whose events cannot be written.
     let small = disk("events", "4k");
     let crowd: Vec<Value> = (0..8).map(|n| bench.container(&format!("main{n}"), "exit 5")).collect();
     let manifest = bench.work.join(format!("{name}-events.json"));

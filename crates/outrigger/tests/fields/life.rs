@@ -1,4 +1,4 @@
-//! Signals to containers, how they end, and what is reported about it.
+//! Tests signals to containers, how containers end, and how this is reported.
 
 use std::fs;
 
@@ -115,7 +115,7 @@ fn the_stop_signal_is_the_author_s(bench: &Bench, name: &str) {
 }
 
 fn too_much_memory_is_said(bench: &Bench, name: &str) {
-    // The whole container, and a child whose parent survives to report it.
+    // In one case the whole container is killed, in the other a child whose parent survives and reports it.
     let eat = "tail -c 200000000 /dev/zero";
     let limited = |name: &str, script: &str| {
         with(bench.container(name, script), json!({"resources": {"limits": {"memory": "32Mi"}}}))
@@ -134,14 +134,16 @@ fn too_much_memory_is_said(bench: &Bench, name: &str) {
 }
 
 fn a_container_s_children_are_reaped_and_end_with_it(bench: &Bench, name: &str) {
-    // Orphans of a shell that does not wait become children of the first process, which does not know them.
+    // Orphans of a shell that does not wait for them become children of the first process, which does not
+    // know them.
     let number = 40_000 + std::process::id() % 10_000;
     let script = format!(
         "for i in 1 2 3 4 5; do (sleep 0.05 & exec true); done; (setsid sleep {number} & exec true)
 (trap '' TERM INT HUP; setsid sleep {number}1 &)
 WAIT; until ! ps -o stat,comm | grep -q '^Z'; do sleep 0.05; done; echo reaped"
     );
-    // The first process of a pid namespace inherits the orphans: the shell itself, ours, or the machine's.
+    // The first process of a pid namespace inherits the orphans. It is the shell itself, ours, or the
+    // machine's.
     for (share, host, waits) in
         [(false, false, "wait"), (true, false, "true"), (false, true, "ps() { true; }")]
     {

@@ -1,5 +1,5 @@
-//! The fields of a pod that users expect to work, each tried with real containers and checked from outside:
-//! probes of every kind, networks and ports, namespaces, volumes, security, faults.
+//! Tests the fields of a pod that users expect to work. Each is tried with real containers and checked from
+//! outside: probes of every kind, networks and ports, namespaces, volumes, security, faults.
 
 mod dumped;
 mod faults;
@@ -55,7 +55,7 @@ fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Runs a pod of one container whose script checks something, and expects success.
+/// Runs a pod with one container whose script checks something, and expects success.
 fn check(bench: &run::Bench, name: &str, flags: &[&str], container: Value, spec: Value, script: &str) {
     let main = with(bench.container("main", &format!("{LIB}{script}")), container);
     let pod = pod("checked", with(json!({"containers": [main]}), spec));

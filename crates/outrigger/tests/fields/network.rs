@@ -1,4 +1,4 @@
-//! Networks, ports, and the files that go with them.
+//! Tests networks, ports, and the files that belong to them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -30,10 +30,10 @@ fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// This machine's external address; loopback if it has none.
+/// This machine's external address, or loopback if it has none.
 fn own_address() -> IpAddr {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a socket");
-    // Reserved for documentation; nothing is sent.
+    // The address is reserved for documentation. Nothing is sent.
     match socket.connect(("192.0.2.1", 9)).and_then(|()| socket.local_addr()) {
         Ok(address) => address.ip(),
         Err(_) => Ipv4Addr::LOCALHOST.into(),
@@ -75,7 +75,7 @@ fn published_ports_reach_the_pod(bench: &Bench, name: &str) {
         format!("0.0.0.0:{narrow}:8081"),
         format!("{udp}:9000/udp"),
     ];
-    // One listens on all addresses of the pod, one on its loopback only.
+    // One server listens on all addresses of the pod, and one only on its loopback.
     let spec = json!({"containers":
         [web(bench, "wide", "8080"), web(bench, "narrow", "127.0.0.1:8081"), server::container("udp", "udp", 9000)],
         "volumes": [server::volume()]});
@@ -180,7 +180,7 @@ fn a_pod_may_use_the_network_of_the_host(bench: &Bench, name: &str) {
     let by_field = with(aliases.clone(), json!({"hostNetwork": true}));
     check(bench, &format!("{name}-flag"), &["--network", "host"], json!({}), aliases, &script);
     check(bench, &format!("{name}-field"), &["--network", "private"], json!({}), by_field, &script);
-    // A server there is reached and probed there.
+    // A server on the host's loopback can be probed there.
     let port = free_port();
     let main = with(
         web(bench, "main", &format!("127.0.0.1:{port}")),

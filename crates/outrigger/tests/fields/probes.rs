@@ -1,4 +1,4 @@
-//! Network probes of real servers at the pod's address.
+//! Tests network probes of real servers at the pod's address.
 
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ exec httpd -f -vv -p $LISTEN -h /tmp/www"#;
         server("local", "127.0.0.1:8081", "shop.example", "me", json!({"port": 8081, "host": "127.0.0.1",
             "httpHeaders": [team, {"name": "Host", "value": "shop.example"}, {"name": "User-Agent", "value": "me"}]})),
         server("wrong", "8082", "", "", json!({"port": 8082})),
-        // Listens on loopback only: not at the pod's address.
+        // The server listens only on loopback, not at the pod's address.
         server("hidden", "127.0.0.1:8083", "", "", json!({"port": 8083})),
     ]});
     let unready = [("wrong", "answered 503"), ("hidden", "connection refused")];

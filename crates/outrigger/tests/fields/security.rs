@@ -1,4 +1,4 @@
-//! Users and privileges of containers, and of commands inside them.
+//! Tests users and privileges of containers, and of commands inside them.
 
 use std::fs;
 
@@ -70,14 +70,14 @@ fn the_privileged_may_do_all(bench: &Bench, name: &str) {
     check(bench, name, &[], container, json!({}), &script);
 }
 
-/// Each container runs until its probe has checked the filter there.
+/// Each container runs until its probe has checked the filter.
 fn system_calls_are_filtered_in_probes_too(bench: &Bench, name: &str) {
     let dir = bench.work.join("state/seccomp");
     fs::create_dir_all(&dir).expect("a directory");
     let profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
         {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]});
     fs::write(dir.join("no-dirs.json"), profile.to_string()).expect("a profile");
-    // Mode of the filter, whether namespaces can be made, whether directories can.
+    // Prints the mode of the filter, whether namespaces can be created, and whether directories can.
     let look = "f=$(awk '/^Seccomp:/ {print $2}' /proc/self/status); n=no; unshare -n true 2>/dev/null && n=yes; \
                 d=no; mktemp -d >/dev/null 2>&1 && d=yes; echo $f $n $d";
     let of = |name: &str, profile: Value, expected: &str| {
@@ -140,7 +140,7 @@ fn processes_are_limited(bench: &Bench, name: &str) {
     let mut run = Run::start(bench, &format!("{name}-few"), &limited, &["--pids-limit", "20"]);
     assert_ne!(run.end(), 0, "{}", run.account());
     assert!(run.output().contains("fork"), "{}", run.account());
-    // The kernel's default.
+    // This is the kernel's default.
     let waiting = pod("counted", json!({"containers": [bench.container("main", "echo up; sleep 600")]}));
     let mut run = Run::start(bench, &format!("{name}-count"), &waiting, &[]);
     run.wait_for("output", |run| run.output().contains("main | up"));
@@ -171,7 +171,7 @@ fn what_cannot_be_applied_is_refused_with_its_line(bench: &Bench, name: &str) {
             command.arg("--state-dir").arg(bench.work.join("state"));
         }
         let output = command.output().expect("outrigger runs");
-        // What `validate` finds is its result.
+        // `validate` prints its findings on standard output.
         let said = if verb == "run" { output.stderr } else { output.stdout };
         (output.status.code(), String::from_utf8_lossy(&said).into_owned())
     };

@@ -1,4 +1,4 @@
-//! User namespaces: the users of a pod on the host, checked from both sides.
+//! Tests user namespaces: the users of a pod, checked from inside and from the host.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -170,7 +170,7 @@ fn owners(bench: &Bench, name: &str, mode: &str) -> String {
         let meta = fs::metadata(host.join(path)).expect(path);
         (meta.uid(), meta.gid())
     };
-    // The first one created it, the second one only touched it.
+    // The first one created the file, and the second one only touched it.
     assert_eq!((owner("new"), owner("web")), ((1000, 1000), (33, 34)), "{}", run.account());
     run.output()
 }
@@ -190,11 +190,11 @@ fn volumes_have_the_same_owners_in_both_modes(bench: &Bench, name: &str) {
     }
 }
 
-/// `procMount: Unmasked` is for pods that create containers themselves: those need an unmasked /proc.
+/// `procMount: Unmasked` is for pods that create containers themselves, because these need an unmasked /proc.
 fn an_unmasked_proc_opens_nothing_of_the_host(bench: &Bench, name: &str) {
     let before = fs::read_to_string("/proc/sys/kernel/core_pattern").expect("a setting");
     let nested = "unshare -Urmpf sh -c 'mount -t proc none /proc' 2>/dev/null";
-    // `h` prints help; harmless if it should work.
+    // `h` only prints help, so it is harmless if it works.
     let host = "for f in sys/kernel/core_pattern sys/vm/drop_caches sysrq-trigger; do \
                 (echo h > /proc/$f) 2>/dev/null && exit 3; done";
     let covers = "covers=$(awk '$5 ~ \"^/proc/\"' /proc/self/mountinfo | wc -l)";
@@ -211,7 +211,7 @@ fn an_unmasked_proc_opens_nothing_of_the_host(bench: &Bench, name: &str) {
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").expect("a setting"), before);
 }
 
-/// An image of busybox and a file that belongs to `owner`, which runs as `user`.
+/// An image with busybox and a file of the user `owner`, which runs as `user`.
 fn image(path: &Path, owner: u64, user: &str) {
     let append = |archive: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8], mode: u32, owner: u64| {
         let mut header = tar::Header::new_gnu();
@@ -238,8 +238,8 @@ fn image(path: &Path, owner: u64, user: &str) {
     fs::write(path, image.into_inner().expect("an image")).expect("write the image");
 }
 
-/// An image does not decide whether its pod has a user namespace. Files with ids outside of it belong to `nobody`, and a
-/// `USER` outside of it is refused unless the pod or the command line asks for the host's users.
+/// An image does not decide whether its pod has a user namespace. Files with ids outside the namespace belong
+/// to `nobody`. A `USER` outside it is refused, unless the pod or the command line asks for the host's users.
 fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
     for (case, owner, user, seen, refused) in [
         ("fits", 65_535, "65534:65535", 65_535, None),
@@ -255,7 +255,7 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
                       [ $2 = 0 ] && $b echo users of the host || $b echo own users";
         let main =
             json!({"name": "main", "image": reference, "command": ["/bin/busybox", "sh", "-c", script]});
-        // More than one container, and no message is repeated.
+        // There are two containers, and no message is repeated.
         let of = |spec: Value| {
             let other = with(main.clone(), json!({"name": "other"}));
             pod("large", with(json!({"containers": [main, other]}), spec))
@@ -280,7 +280,7 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
                 assert_eq!(run.said().matches(&warned).count(), expected, "{}", run.account());
             }
         }
-        // What the messages say.
+        // These are the fixes that the messages propose.
         for (mode, spec, flags) in
             [("pod", json!({"hostUsers": true}), &[][..]), ("run", json!({}), &["--userns", "host"])]
         {
@@ -293,7 +293,7 @@ fn images_with_ids_a_namespace_does_not_have(bench: &Bench, name: &str) {
     }
 }
 
-/// Allocated id ranges of the pods below a directory.
+/// The allocated id ranges of the pods below a directory.
 fn ranges(state: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir("/run/outrigger/ids").into_iter().flatten().flatten();
     let owner = |path: &Path| fs::read_to_string(path).unwrap_or_default();
@@ -332,8 +332,8 @@ fn a_killed_run_leaves_no_ids_and_no_namespace(bench: &Bench, name: &str) {
     }
 }
 
-/// Processes in the user namespace whose root is `first` on the host. Numbers of namespaces are reused
-/// immediately.
+/// The number of processes in the user namespace whose root is `first` on the host. Numbers of namespaces are
+/// reused immediately.
 fn inhabitants(first: u32) -> usize {
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     let maps = processes.filter_map(|entry| fs::read_to_string(entry.path().join("uid_map")).ok());
@@ -353,8 +353,8 @@ fn one_line_says_why_the_machine_cannot(bench: &Bench, name: &str) {
     fs::write(dir.join("two.json"), two.to_string()).expect("a manifest");
     let insists = pod("insists", json!({"hostUsers": false, "containers": containers}));
     fs::write(dir.join("insists.json"), insists.to_string()).expect("a manifest");
-    // In a separate mount namespace: an overlay cannot be id-mapped, and on a read-only file system no ids
-    // can be reserved.
+    // This runs in a separate mount namespace. An overlay cannot be id-mapped, and on a read-only file system
+    // no ids can be reserved.
     let overlay = "mount -t overlay -o lowerdir=low,upperdir=up,workdir=work none state";
     let read_only =
         "mkdir -p /run/outrigger && mount -t tmpfs -o ro none /run/outrigger && mount -t tmpfs none state";

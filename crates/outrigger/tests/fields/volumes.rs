@@ -1,4 +1,4 @@
-//! Volumes of every kind.
+//! Tests volumes of every kind.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

@@ -1,4 +1,4 @@
-//! Pods that outlive the process that watches them.
+//! Tests pods that outlive the process that watches them.
 
 use std::fs;
 
@@ -24,14 +24,14 @@ pub(crate) const ALL: [(&str, Test); 12] = [
     ("a_run_can_be_followed", attach),
 ];
 
-/// Runs until it is stopped, and logs that.
+/// Logs its stop, and runs until then.
 const POLITE: &str = "trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done";
 
 fn shell(bench: &Bench, name: &str, script: &str) -> serde_json::Value {
     bench.container(name, script)
 }
 
-/// Process id and start of the container's program, as it logs them itself.
+/// The process id and the start time of the container's program, which the program logs itself.
 const WHO: &str =
     "trap 'echo bye; exit 0' TERM; echo start $(cut -d' ' -f22 /proc/self/stat); while :; do sleep 0.1; done";
 
@@ -70,7 +70,8 @@ fn goes_on(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// A new run with such an image is refused. One that was accepted before goes on, and is in nobody's way.
+/// A new run with such an image is refused. A run that was accepted before continues and does not affect
+/// others.
 fn image_gone(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let (image, gone) = (node.dir.join("image"), node.dir.join("gone"));
@@ -101,7 +102,8 @@ fn image_gone(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// The state of a pod's containers is in a tmpfs that only the mount namespace shows in which the node was started.
+/// The state of a pod's containers is in a tmpfs. Only the mount namespace in which the node was started
+/// shows it.
 fn other_mounts(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     node.down(Signal::KILL);
@@ -119,7 +121,7 @@ fn other_mounts(bench: &Bench, name: &str) {
         assert_eq!(said.code, 125, "{said:?}");
         let fix = said.err.split("nsenter --mount --target ").nth(1).unwrap_or_else(|| panic!("{said:?}"));
         assert!(fix.contains(&format!(" outrigger node --state-dir {state}`")), "{said:?}");
-        // The fix works, and the pod has not noticed anything.
+        // The proposed fix works, and the pod is not affected.
         let pid = fix.split(' ').next().expect("a pid");
         node.up_by(&["nsenter", "--mount", "--target", pid]);
         node.ready("web");
@@ -150,7 +152,7 @@ fn meanwhile(bench: &Bench, name: &str) {
     assert_eq!(node.run("task", &spec, &["--wait=running"]).code, 0, "{}", node.account());
     node.down(Signal::KILL);
     fs::write(flag.join("go"), "").expect("a flag");
-    // It ends while the node is down: its log says when.
+    // The container ends while the node is down. Its log shows when.
     let log = node.state().join("pods");
     let ended = || walk(&log).iter().any(|text| text.contains("done"));
     node.until("the container ends", |_| ended());
@@ -161,7 +163,7 @@ fn meanwhile(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Contents of all logs below a directory.
+/// The contents of all logs below a directory.
 fn walk(dir: &std::path::Path) -> Vec<String> {
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -177,7 +179,8 @@ fn walk(dir: &std::path::Path) -> Vec<String> {
     out
 }
 
-/// A Job is waited for until it has finished, also beside a pod that stays; `--wait=running` is content with less.
+/// `--wait` waits until a Job has finished, even beside a pod that keeps running. `--wait=running` waits only
+/// until they run.
 fn waits(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let flag = node.dir.join("flag");
@@ -225,7 +228,7 @@ fn cannot_start(bench: &Bench, name: &str) {
         assert!(said.err.contains(part), "{part}: {said:?}");
     }
     node.must(&["stop", "stuck"]);
-    // What can still be put right is waited for, and said meanwhile.
+    // Something that can still be fixed is waited for, and reported in the meantime.
     let place = bench.work.join(format!("{name}-made-later"));
     let volumes = json!([{"name": "v", "hostPath": {"path": place, "type": "Directory"}}]);
     let later = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "later"},
@@ -269,7 +272,7 @@ fn logs_stay(bench: &Bench, name: &str) {
     node.up();
     assert_eq!(node.over("task"), "Succeeded");
     assert_eq!(node.must(&["logs", "task"]), logs);
-    // Its name is free again.
+    // The name of the pod can be used again.
     let said = node.run("task", &spec, &["--wait"]);
     assert_eq!(said.code, 0, "{said:?}");
     node.leaves_nothing();
@@ -346,7 +349,7 @@ fn shutdown(bench: &Bench, name: &str) {
     }
     assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.account());
     assert_eq!(fs::read_to_string(log.join("order")).expect("a log"), "low\nhigh\n");
-    // They were not stopped permanently.
+    // The pods were not stopped for good.
     node.up();
     node.ready("low");
     node.ready("high");
@@ -369,7 +372,7 @@ fn attach(bench: &Bench, name: &str) {
     assert_eq!((said.code, said.out.as_str()), (3, "task/main | one\ntask/main | two\n"), "{said:?}");
     let said = node.say(&["attach", "task"]);
     assert_eq!(said.code, 3, "{said:?}");
-    // Ctrl-C ends the command only, and says so.
+    // Ctrl-C ends only the command, which says so.
     let said = node.run("web", &json!({"containers": [shell(bench, "main", POLITE)]}), &["--wait"]);
     assert_eq!(said.code, 0, "{said:?}");
     let run = node.pod("web").expect("it is there")["run"].as_str().expect("an id").to_owned();
@@ -386,7 +389,7 @@ fn attach(bench: &Bench, name: &str) {
         "{err}"
     );
     assert_eq!(node.pod("web").expect("it is there")["phase"], "Running");
-    // `ps` names the run and the file of a node's pods, and `--run` takes that name.
+    // `ps` shows the run and the file of a node's pods, and `--run` accepts that name.
     let table = node.must(&["ps"]);
     let line = table.lines().find(|line| line.starts_with("web ")).expect("a line");
     assert!(line.contains(&format!(" {run} ")) && line.contains("web.json"), "{table}");

@@ -1,4 +1,4 @@
-//! Pods that are updated and restarted while they run.
+//! Tests pods that are updated and restarted while they run.
 
 use std::fs;
 
@@ -32,7 +32,7 @@ pub(crate) const ALL: [(&str, Test); 20] = [
     ("an_ephemeral_container_is_added", ephemeral),
 ];
 
-/// Logs the version of its image, and runs until it is stopped.
+/// Logs the version of its image and runs until it is stopped.
 const VERSION: &str = "cat /version; trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
 /// An image with its version in a file.
@@ -45,12 +45,12 @@ fn image(node: &Daemon<'_>, version: &str) -> String {
     format!("rootfs:{}", dir.display())
 }
 
-/// A container of some version.
+/// A container with this version of the image.
 fn versioned(node: &Daemon<'_>, name: &str, version: &str) -> Value {
     json!({"name": name, "image": image(node, version), "command": ["/bin/sh", "-c", VERSION]})
 }
 
-/// A pod with a sidecar and a main of some versions.
+/// A pod with a sidecar and a main of these versions.
 fn web(node: &Daemon<'_>, proxy: &str, app: &str) -> Value {
     let mut sidecar = versioned(node, "proxy", proxy);
     sidecar["restartPolicy"] = json!("Always");
@@ -71,7 +71,7 @@ fn apply(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Said {
     node.say(&[&["apply", "--state-dir", &state, "--network", "none", &file][..], flags].concat())
 }
 
-/// Applies a manifest that must be accepted; returns the message for each object.
+/// Applies a manifest that must be accepted. Returns the message for each object.
 fn applied(node: &Daemon<'_>, manifest: &Value, flags: &[&str]) -> Vec<String> {
     let said = apply(node, manifest, flags);
     assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
@@ -146,7 +146,7 @@ fn replaced(bench: &Bench, name: &str) {
         node.say(&["exec", "changes", "--", "sh", "-c", "echo $A"]).out == "b\n"
     });
     assert_eq!(restarts_of(&node, "stays"), [0]);
-    // It is one run, before and after.
+    // It is the same run before and after.
     let runs: Vec<Value> =
         ["stays", "changes", "comes"].map(|pod| node.pod(pod).expect("a pod")["run"].clone()).into();
     assert!(runs.iter().all(|run| run.is_string() && *run == runs[0]), "{runs:?}");
@@ -205,10 +205,10 @@ fn again(bench: &Bench, name: &str) {
     ];
     assert_eq!(applied(&node, &objects(2), &["--dry-run"]), lines);
     assert_eq!(applied(&node, &objects(2), &["--wait"]), lines);
-    // They are waited for.
+    // The command waits until the pods run.
     assert_eq!(node.pod("x2").expect("a pod")["phase"], "Running");
     assert_eq!(running(&node), 2, "{}", node.account());
-    // What was changed in the meantime is in what is started.
+    // The next start includes changes that were made in the meantime.
     node.must(&["stop", "deploy/dx"]);
     let lines = applied(&node, &objects(3), &["--wait"]);
     assert_eq!(lines[3], "deployment/dx started again: it was stopped");
@@ -231,7 +231,7 @@ fn stopping(bench: &Bench, name: &str) {
     let again = |pod: &str| format!("pod/{pod} started again: when it is gone, it is being stopped");
     assert_eq!(lines, [again("a"), "pod/b unchanged".to_owned()]);
     assert_eq!(node.pod("a").expect("a pod")["phase"], "Running");
-    // The same of a whole run, and the command that waits for its end does not wait for what comes after it.
+    // The same for a whole run. The command that waits for the end of the run does not wait for the next one.
     let state = node.state().display().to_string();
     let mut stop = node.start_command(&["stop", "--all", "--state-dir", &state]);
     node.until("both are being stopped", |node| {
@@ -265,7 +265,7 @@ fn kept(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// The last pod of a Job comes and goes between two looks of the command, in most of these tries.
+/// In most of these tries, the last pod of a Job starts and ends between two checks of the command.
 fn last_lines(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     for nth in 0..5 {
@@ -305,11 +305,11 @@ fn truth(bench: &Bench, name: &str) {
     let web = pod("web", json!({"containers": [app], "volumes": [{"name": "go", "hostPath": {"path": go}}]}));
     applied(&node, &web, &["--wait"]);
     let state = node.state().display().to_string();
-    // Commands that are under way when the node is killed.
+    // These commands are in progress when the node is killed.
     let follow = ["logs", "-f", "web"];
     let commands = [&follow[..], &["attach", "web"], &["exec", "web", "--", "sleep", "100"]];
     let started: Vec<_> = commands.iter().map(|args| node.start_listening(args)).collect();
-    // A command asks for the pod on a connection of its own first; the last one is known to be past that.
+    // A command first asks for the pod on a separate connection. The last command has already done that.
     let look = "for p in /proc/[0-9]*/cmdline; do read -r c < $p; case \"$c\" in sleep*100) exit 0;; esac; done; exit 1";
     node.until("exec runs", |node| node.say(&["exec", "web", "--", "sh", "-c", look]).code == 0);
     node.until("they are connected", |node| node.clients() >= commands.len());
@@ -323,7 +323,7 @@ fn truth(bench: &Bench, name: &str) {
     }
     node.up();
     node.ready("web");
-    // A shutdown of the machine that is killed in its midst, in the same boot.
+    // A shutdown of the machine is killed in the middle, in the same boot.
     node.signal(Signal::POWER);
     says(&node, &["web"], "stopping\n");
     let refused = node.run("other", &json!({"containers": [bench.container("app", LASTING)]}), &[]);
@@ -335,7 +335,7 @@ fn truth(bench: &Bench, name: &str) {
     node.down(Signal::TERM);
     node.up();
     node.ready("web");
-    // One that ends as it should.
+    // A shutdown that completes.
     assert_eq!(node.down(Signal::POWER), Some(0), "{}", node.said());
     for args in [["ps", "--state-dir", &state].as_slice(), &["stop", "--all", "--state-dir", &state]] {
         let said = node.say(args);
@@ -344,7 +344,7 @@ fn truth(bench: &Bench, name: &str) {
     }
     node.up();
     node.ready("web");
-    // Neither the node nor its shims are left.
+    // Neither the node nor its shims remain.
     node.down(Signal::KILL);
     node.kill_shims();
     let said = node.say(&["ps", "--state-dir", &state]);
@@ -441,12 +441,12 @@ fn at_once(bench: &Bench, name: &str) {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
     (0..5).for_each(|nth| node.ready(&format!("p{nth}")));
-    // The node that they started gives way to that of the test.
+    // The node that they started ends in favour of the test's node.
     let pid = fs::read_to_string(node.state().join("node/lock")).expect("its pid").parse().expect("a pid");
     let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
     rustix::process::kill_process(pid, Signal::TERM).expect("signal");
     let stat = format!("/proc/{pid}/stat");
-    // A zombie has ended too.
+    // A zombie counts as ended, too.
     node.until("it has ended", |_| fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
     node.up();
     (0..5).for_each(|nth| node.ready(&format!("p{nth}")));
@@ -478,7 +478,7 @@ fn survives(bench: &Bench, name: &str) {
     let second = list(&[web(&node, "1", "2"), polite("other", "two")]);
     let lines = applied(&node, &second, &[]);
     assert_eq!(lines.len(), 3, "{lines:?}");
-    // Whatever has been done by now.
+    // The node is killed at an arbitrary stage of the work.
     node.down(Signal::KILL);
     node.up();
     says(&node, &["web", "-c", "app"], "version 2\n");
@@ -518,7 +518,7 @@ fn workloads(bench: &Bench, name: &str) {
     node.until("there is one", |node| count(node) == 1);
     let line = "deployment/web replaced: spec.template.spec.containers[app].command[2] changed";
     assert_eq!(applied(&node, &deployment(1, "two"), &[]), [line]);
-    // The pods before it are over, and their logs still exist.
+    // The earlier pods have ended, and their logs still exist.
     node.until("the new pod has begun", |node| node.say(&["logs", "deploy/web"]).out.contains("two\n"));
     node.until("there is one again", |node| count(node) == 1);
     // A manifest that cannot be applied changes nothing, and the reason is reported.
@@ -587,7 +587,7 @@ fn restarts(bench: &Bench, name: &str) {
         "containers": [polite("app")], "volumes": [{"name": "log", "hostPath": {"path": log}}]});
     assert_eq!(node.run("web", &spec, &["--wait"]).code, 0, "{}", node.account());
     let order = || fs::read_to_string(log.join("order")).unwrap_or_default().replace('\n', " ");
-    // A container runs a little before its program has done anything.
+    // A container runs for a moment before its program does anything.
     let comes_to = |expected: &str| node.until(expected, |_| order().len() >= expected.len());
     comes_to("+init +proxy +app ");
     node.must(&["restart", "web", "-c", "app"]);
@@ -639,7 +639,7 @@ fn run_once(bench: &Bench, name: &str) {
     node.up();
     node.ready("web");
     assert_eq!(order(), "migrate setup setup ", "{}", node.account());
-    // The machine is rebooted without a shutdown: all stored state is from another boot.
+    // The machine is rebooted without a shutdown, so all stored state is from another boot.
     node.down(Signal::KILL);
     let pods = node.state().join("node/pods");
     for pod in crate::leaks::names(&pods) {
@@ -674,7 +674,7 @@ fn ephemeral(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Nothing of it is in the log of a container that has never run.
+/// The log of a container that has never run does not contain it.
 fn failures(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let mut missing = bench.container("app", "");
@@ -688,7 +688,7 @@ fn failures(bench: &Bench, name: &str) {
     assert!(node.say(&["attach", "missing"]).err.ends_with(&line));
     assert!(node.say(&["logs", "missing"]).err.contains(why), "{:?}", node.say(&["logs", "missing"]));
     assert!(node.must(&["ps", "-a"]).contains("nosuchprogram"), "{}", node.must(&["ps", "-a"]));
-    // What has ended is shown on request, or by its name.
+    // A pod that has ended is shown on request or by its name.
     for (args, shown) in [(&["ps"][..], false), (&["ps", "-a"], true), (&["ps", "missing"], true)] {
         let said = node.say(args);
         assert_eq!(said.out.contains("missing"), shown, "{said:?}");

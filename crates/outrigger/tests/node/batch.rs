@@ -1,4 +1,4 @@
-//! Random pods whose containers log what happens to them, and checks of these logs.
+//! Creates random pods whose containers log what happens to them, and checks these logs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) struct Pod {
     pub(crate) object: Value,
     containers: Vec<Expected>,
     log: PathBuf,
-    /// It ends by itself.
+    /// Whether it ends by itself.
     pub(crate) ends: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Pod {
 pub(crate) struct Batch {
     pub(crate) seed: u64,
     pub(crate) pods: Vec<Pod>,
-    /// How often a container was killed with its shim, by the names of pod and container.
+    /// How often a container was killed with its shim, by pod and container name.
     pub(crate) killed: BTreeMap<(String, String), usize>,
 }
 
@@ -45,7 +45,7 @@ impl Batch {
         Batch { seed, pods: pods.collect(), killed: BTreeMap::new() }
     }
 
-    /// Hands over all pods at once.
+    /// Submits all pods at once.
     pub(crate) fn run(&self, node: &Daemon<'_>, flags: &[&str]) {
         let items: Vec<&Value> = self.pods.iter().map(|pod| &pod.object).collect();
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -53,8 +53,9 @@ impl Batch {
         assert_eq!(said.code, 0, "seed {}: {said:?}\n{}", self.seed, node.account());
     }
 
-    /// No container lost, duplicated or restarted, no exit code lost, no hook run twice. In a pod with killed
-    /// containers not every container must have run, and the killed ones may have been started again.
+    /// Checks that no container was lost, duplicated or restarted, no exit code was lost, and no hook ran
+    /// twice. If containers of a pod were killed, not every container must have run, and the killed ones may
+    /// have been started again.
     pub(crate) fn check(&self, node: &Daemon<'_>) {
         for pod in &self.pods {
             self.check_pod(node, pod);
@@ -98,7 +99,7 @@ impl Batch {
     }
 }
 
-/// A pod of one to five containers, some with hooks, that ends by itself or keeps running.
+/// A pod with one to five containers, some with hooks. It ends by itself or keeps running.
 fn random_pod(bench: &Bench, random: &mut Random, name: &str, log: PathBuf) -> Pod {
     let ends = random.below(2) == 0;
     let mut containers = Vec::new();

@@ -1,4 +1,4 @@
-//! A node, and commands that talk to it.
+//! Runs a node, and commands that talk to it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
-/// A state directory with a node, which may be killed and started again.
+/// A state directory with a node, which can be killed and started again.
 pub(crate) struct Daemon<'b> {
     bench: &'b Bench,
     pub(crate) dir: PathBuf,
@@ -40,14 +40,14 @@ impl<'b> Daemon<'b> {
         Self::start_with(bench, name, flags, &["--network", "none"])
     }
 
-    /// The same with other flags for `outrigger run -d`.
+    /// Starts a node with other flags for `outrigger run -d`.
     pub(crate) fn start_with(bench: &'b Bench, name: &str, flags: &[&str], run_flags: &[&str]) -> Self {
         // No test talks to the machine's own logind.
         let no_bus = format!("unix:path={}", bench.work.join(name).join("no-bus").display());
         Self::start_fully(bench, name, flags, run_flags, &no_bus)
     }
 
-    /// The same with a system bus.
+    /// Starts a node with a system bus.
     pub(crate) fn start_on_bus(bench: &'b Bench, name: &str, flags: &[&str], bus: &str) -> Self {
         Self::start_fully(bench, name, flags, &["--network", "none"], bus)
     }
@@ -75,7 +75,7 @@ impl<'b> Daemon<'b> {
         self.command_by(&[])
     }
 
-    /// The program, started by another one with its arguments.
+    /// The command of the node, started by another program that gets it as arguments.
     fn command_by(&self, by: &[&str]) -> Command {
         let mut command = match by {
             [] => Command::new(&self.bench.binary),
@@ -109,7 +109,7 @@ impl<'b> Daemon<'b> {
         self.up_by(&[]);
     }
 
-    /// The same by another program, which becomes the node.
+    /// Starts the process by another program, which becomes the node.
     pub(crate) fn up_by(&mut self, by: &[&str]) {
         self.spawn_by(by);
         self.until("the node answers", |daemon| daemon.answers());
@@ -127,7 +127,7 @@ impl<'b> Daemon<'b> {
         kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Ends the process with a signal, and waits for it: its exit code.
+    /// Ends the process with a signal and waits for it. Returns its exit code.
     pub(crate) fn down(&mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
         let mut child = self.child.take().expect("a node that runs");
@@ -141,7 +141,7 @@ impl<'b> Daemon<'b> {
         Said { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }
 
-    /// Tries to be the node, which must be refused.
+    /// Starts a second node, which must be refused.
     pub(crate) fn refused(&self) -> Said {
         let mut command = self.command_by(&["timeout", "60"]);
         let output =
@@ -162,10 +162,10 @@ impl<'b> Daemon<'b> {
         command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("outrigger runs")
     }
 
-    /// The number of commands that the node is serving.
+    /// The number of commands that the node serves.
     pub(crate) fn clients(&self) -> usize {
         let text = fs::read_to_string("/proc/net/unix").expect("the sockets");
-        // Those of the node itself listen; accepted ones have its path too.
+        // The node's own sockets listen. Accepted ones have its path, too.
         let is_client =
             |line: &&str| line.contains(&*format!("{}-", self.pid())) && !line.contains(" 00010000 ");
         text.lines().filter(is_client).count()
@@ -192,7 +192,7 @@ impl<'b> Daemon<'b> {
         }
     }
 
-    /// The same for a command that must succeed: its standard output.
+    /// Runs a command that must succeed. Returns its standard output.
     pub(crate) fn must(&self, args: &[&str]) -> String {
         let said = self.say(args);
         assert_eq!(said.code, 0, "{args:?}: {said:?}\n{}", self.account());
@@ -206,13 +206,13 @@ impl<'b> Daemon<'b> {
         path.display().to_string()
     }
 
-    /// Hands over a pod.
+    /// Submits a pod.
     pub(crate) fn run(&self, name: &str, spec: &Value, flags: &[&str]) -> Said {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
         self.run_object(name, &pod, flags)
     }
 
-    /// Hands over a manifest.
+    /// Submits a manifest.
     pub(crate) fn run_object(&self, name: &str, object: &Value, flags: &[&str]) -> Said {
         let file = self.file(&format!("{name}.json"), object);
         let state = self.state().display().to_string();
@@ -246,7 +246,7 @@ impl<'b> Daemon<'b> {
         });
     }
 
-    /// Waits until a pod is over: its phase.
+    /// Waits until a pod has ended. Returns its phase.
     pub(crate) fn over(&self, name: &str) -> String {
         self.until(&format!("{name} is over"), |daemon| daemon.pod(name).is_some_and(|p| p["over"] == true));
         self.pod(name).expect("it is shown")["phase"].as_str().unwrap_or_default().to_owned()
@@ -263,12 +263,12 @@ impl<'b> Daemon<'b> {
         format!("the node said:\n{}\nps:\n{}{}", self.said(), ps.out, ps.err)
     }
 
-    /// Ids of all pods that it ever had and still has files of.
+    /// The ids of all pods that have files in the state directory.
     pub(crate) fn sandboxes(&self) -> Vec<String> {
         names(&self.state().join("node/pods"))
     }
 
-    /// Everything is stopped, and nothing is left of the pods, except the logs and the status of each.
+    /// Stops everything. Checks that nothing is left of the pods, except the logs and the status of each.
     pub(crate) fn leaves_nothing(&mut self) {
         self.must(&["stop", "--all"]);
         assert_eq!(self.down(Signal::TERM), Some(0), "{}", self.account());

@@ -1,5 +1,5 @@
-//! Faults around a running node: disks that are full or read-only, damaged files, containers that freeze,
-//! write or fork endlessly, and registries that stall, truncate and lie.
+//! Tests faults around a running node: disks that are full or read-only, damaged files, containers that
+//! freeze, write or fork endlessly, and registries that stall, truncate or send wrong data.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -28,10 +28,10 @@ pub(crate) const ALL: [(&str, Test); 9] = [
     ("registries_that_stall_truncate_or_lie_hold_up_their_pods_only", registries),
 ];
 
-/// Logs its start, and runs until it is stopped.
+/// Logs its start and runs until it is stopped.
 const STAYS: &str = "echo start; trap 'exit 0' TERM; while :; do sleep 0.1; done";
 
-/// A small file system that is removed with this value.
+/// A small file system. Dropping the value removes it.
 struct Small(PathBuf);
 
 impl Small {
@@ -42,7 +42,7 @@ impl Small {
         Small(path)
     }
 
-    /// Fills all space, until the file is removed.
+    /// Fills all space with a file. Removing the file frees it.
     fn fill(&self) -> PathBuf {
         let path = self.0.join("filling");
         let mut file = fs::File::create(&path).expect("a file");
@@ -59,7 +59,7 @@ impl Drop for Small {
     }
 }
 
-/// A pod that runs until it is stopped, and one that exits with 7 when the file it waits for exists.
+/// Two pods: one runs until it is stopped, and one exits with 7 when the file it waits for exists.
 struct Pair {
     flag: PathBuf,
 }
@@ -79,7 +79,7 @@ impl Pair {
         Pair { flag }
     }
 
-    /// The second one ends with its exit code.
+    /// Checks that the second pod ends with its exit code.
     fn end(&self, node: &Daemon<'_>) {
         fs::write(self.flag.join("go"), "").expect("a flag");
         assert_eq!(node.over("ends"), "Failed");
@@ -87,7 +87,7 @@ impl Pair {
         assert_eq!(pod["containers"][0]["exit_code"], 7, "{pod:#}\n{}", node.account());
     }
 
-    /// The first one is still running, without interruption.
+    /// Checks that the first pod is still running, without interruption.
     fn goes_on(&self, node: &Daemon<'_>) {
         node.ready("stays");
         assert_eq!(node.pod("stays").expect("it is shown")["restarts"], 0, "{}", node.account());
@@ -101,14 +101,14 @@ fn full_disk(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
     let pods = Pair::start(bench, &node);
     let filling = disk.fill();
-    // Another pod is refused, with the reason; nothing is left of it.
+    // Another pod is refused with the reason, and nothing is left of it.
     let said = node.run("more", &json!({"containers": [bench.container("app", STAYS)]}), &[]);
     is_refused(&node, &said, "No space left");
-    // What runs goes on, and what ends is known.
+    // Running pods continue, and exit codes are not lost.
     pods.end(&node);
     assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
     pods.goes_on(&node);
-    // So do pods whose node is killed while the disk is full.
+    // The same holds for pods whose node is killed while the disk is full.
     node.down(Signal::KILL);
     node.up();
     pods.goes_on(&node);
@@ -120,7 +120,8 @@ fn full_disk(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// More cannot be run, which is not the fault of the manifest; the reason is said, and nothing is left of it.
+/// Checks that a further pod is refused with the reason, and not because of the manifest. Nothing may be left
+/// of it.
 fn is_refused(node: &Daemon<'_>, said: &Said, why: &str) {
     assert_eq!(said.code, 125, "{said:?}\n{}", node.account());
     let sentence = format!("cannot write in its state directory {}: {why}", node.state().display());
@@ -135,14 +136,14 @@ fn becomes_read_only(bench: &Bench, name: &str) {
     let forced = lock_read_only(&disk);
     let more = json!({"containers": [bench.container("app", STAYS)]});
     is_refused(&node, &node.run("more", &more, &[]), "Read-only file system");
-    // What runs goes on, and what ends is known. It cannot be removed yet.
+    // Running pods continue, and exit codes are not lost. A pod that has ended cannot be removed yet.
     fs::write(pods.flag.join("go"), "").expect("a flag");
     let ends = |node: &Daemon<'_>| node.pod("ends").expect("it is shown");
     node.until("it has ended", |node| ends(node)["containers"][0]["exit_code"] == 7);
     assert!(node.said().contains("cannot save the state of a pod"), "{}", node.said());
     assert_eq!(ends(&node)["over"], false, "{}", node.account());
     pods.goes_on(&node);
-    // The next process cannot be the node before it can write.
+    // The next process cannot become the node before it can write.
     node.down(Signal::KILL);
     let said = node.say(&["node", "--state-dir", &node.state().display().to_string()]);
     assert!(said.code == 125 && said.err.contains("Read-only file system"), "{said:?}");
@@ -173,7 +174,7 @@ fn read_only(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Covers a state directory with a read-only view of itself, as long as the returned value exists.
+/// Mounts a read-only view of a state directory over itself, until the returned value is dropped.
 fn lock_read_only(disk: &Small) -> Covered {
     rustix::mount::mount_bind_recursive(&disk.0, &disk.0).expect("bind it");
     let covered = Covered(disk.0.clone());
@@ -190,7 +191,7 @@ impl Drop for Covered {
     }
 }
 
-/// Files below the state directory, by the kind of damage, each of a separate pod.
+/// Files below the state directory and their damage, each in a separate pod.
 const DAMAGES: [(&str, Damage); 18] = [
     ("node/pods/POD/observation.json", Damage::Half),
     ("node/pods/POD/observation.json", Damage::Garbage),
@@ -256,12 +257,12 @@ fn damaged(bench: &Bench, name: &str) {
         let file = file.replace("POD", &sandbox).replace("RUN", run).replace("CONTAINER", &containers[0]);
         damage.inflict(&node.state().join(file));
     }
-    // Files of the node itself.
+    // Damage files of the node itself.
     Damage::Garbage.inflict(&node.state().join("node/clock.json"));
     node.up();
     pods.goes_on(&node);
     for (pod, damage) in bad.iter().zip(DAMAGES) {
-        // It runs, or starts over, or is completely gone.
+        // The pod runs, starts again, or is completely gone.
         let sandbox = |id: &String| id.ends_with(pod.as_str());
         node.until(&format!("{pod} runs or is gone ({damage:?})"), |node| match node.pod(pod) {
             Some(pod) => pod["phase"] == "Running" && pod["ready"] == pod["total"],
@@ -295,10 +296,10 @@ fn frozen(bench: &Bench, name: &str) {
     let processes = processes_of(&node, "frozen");
     assert!(!processes.is_empty(), "{}", node.account());
     for process in &processes {
-        // Children of the shell come and go.
+        // Child processes of the shell start and end at any time.
         let _ = kill_process(*process, Signal::STOP);
     }
-    // The node adopts it as it is, and commands can be run in it.
+    // The node adopts it in this state, and commands can be run in it.
     node.down(Signal::KILL);
     node.up();
     node.ready("frozen");
@@ -333,7 +334,7 @@ fn endless_output(bench: &Bench, name: &str) {
     let flags = ["--wait", "--log-max-size", "1Mi", "--log-max-files", "3"];
     let said = node.run("loud", &spec, &flags);
     assert_eq!(said.code, 0, "{said:?}");
-    // It follows the log, and its output is never read.
+    // It follows the log, and nobody reads its output.
     let mut reader = node.start_command(&["logs", "-f", "loud"]);
     let shim = shims_of(&node).into_iter().find(|shim| shim.pod == "loud").expect("its shim");
     let shim = shim.pid.as_raw_nonzero().get().cast_unsigned();
@@ -428,7 +429,7 @@ enum Registry {
 }
 
 impl Registry {
-    /// Listens as long as this program runs: the port.
+    /// Listens as long as this program runs. Returns the port.
     fn start(self) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();

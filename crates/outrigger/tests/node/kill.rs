@@ -1,4 +1,4 @@
-//! kill -9 at random moments of random pods: of the node, of shims and of everything. Afterwards nothing may
+//! Kills the node, shims or everything with SIGKILL at random moments of random pods. Afterwards nothing may
 //! be missing, duplicated or left.
 //!
 //! `OUTRIGGER_KILLS` is the number of kills (a few dozen by default), `OUTRIGGER_SEED` the first seed.
@@ -24,11 +24,11 @@ pub(crate) const ALL: [(&str, Test); 4] = [
 
 /// How often the node is killed during a batch of pods.
 const KILLS_PER_BATCH: u64 = 8;
-/// The same for shims, of which there is one per container.
+/// How often shims are killed during a batch. There is one per container.
 const SHIMS_PER_BATCH: u64 = 4;
 const PODS_PER_BATCH: usize = 4;
 
-/// Plays batch after batch, each with its own seed.
+/// Runs batch after batch, each with its own seed.
 fn batches(what: &str, kills: u64, per_batch: u64, mut play: impl FnMut(u64)) {
     let kills = number("OUTRIGGER_KILLS").unwrap_or(kills);
     for batch in 0..kills.div_ceil(per_batch) {
@@ -69,7 +69,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     for kill in 0..KILLS_PER_BATCH {
         std::thread::park_timeout(Duration::from_millis(random.below(500)));
         if kill == KILLS_PER_BATCH / 2 {
-            // The stop is interrupted as well.
+            // The stop is interrupted by a kill as well.
             for pod in batch.pods.iter().filter(|pod| !pod.ends) {
                 if node.say(&["stop", "--no-wait", &pod.name]).code == 0 {
                     told.push(&pod.name);
@@ -78,7 +78,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
         }
         node.down(Signal::KILL);
         match random.below(3) {
-            // Killed during the adoption.
+            // The node is killed during the adoption.
             0 => {
                 node.spawn();
                 std::thread::park_timeout(Duration::from_millis(random.below(60)));
@@ -89,7 +89,7 @@ fn kill_node(bench: &Bench, node: &mut Daemon<'_>, seed: u64, flags: &[&str]) {
     node.down(Signal::KILL);
     node.up();
     for pod in &batch.pods {
-        // An accepted request is carried out, by whichever process.
+        // An accepted request must be carried out, by any of the processes.
         if !pod.ends && !told.contains(&&pod.name) {
             node.say(&["stop", &pod.name]);
         }
@@ -113,7 +113,7 @@ pub(crate) fn shims_of(node: &Daemon<'_>) -> Vec<Shim> {
     let shim = |process: String| {
         let line = leaks::command_line(&Path::new("/proc").join(&process));
         let id = line.trim_end().split_once(" shim container ")?.1.to_owned();
-        // RUN-POD-CONTAINER-TRY-NAME, of which the sandbox has RUN-POD-NAME.
+        // The id is RUN-POD-CONTAINER-TRY-NAME, and that of the sandbox is RUN-POD-NAME.
         let sandbox =
             sandboxes.iter().find(|s| id.starts_with(&format!("{}-", leaks::container_prefix(s))))?;
         let name = |id: &str, at: usize| id.splitn(at + 1, '-').nth(at).map(str::to_owned);
@@ -124,7 +124,7 @@ pub(crate) fn shims_of(node: &Daemon<'_>) -> Vec<Shim> {
 }
 
 fn kill_shim(batch: &mut Batch, shim: &Shim) {
-    // It may have ended in the meantime, and its container may have another one by now.
+    // It may have ended in the meantime, and its container may have another shim by now.
     if kill_process(shim.pid, Signal::KILL).is_ok() {
         *batch.killed.entry((shim.pod.clone(), shim.container.clone())).or_default() += 1;
     }
@@ -161,7 +161,7 @@ fn shims(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// The node and all shims are killed at the same time: the containers are gone, and their leftovers are
+/// The node and all shims are killed at the same time. The containers are gone, and their leftovers are
 /// removed.
 fn everything(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &[]);
@@ -179,7 +179,7 @@ fn everything(bench: &Bench, name: &str) {
         if !node_first {
             node.down(Signal::KILL);
         }
-        // Those that were being created in the meantime.
+        // Also kill shims that were created in the meantime.
         for shim in shims_of(&node) {
             if !shims.iter().any(|known| known.pid == shim.pid) {
                 kill_shim(&mut batch, &shim);

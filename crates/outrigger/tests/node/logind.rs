@@ -1,4 +1,4 @@
-//! The shutdown of the machine, announced by a mock of logind.
+//! Tests the shutdown of the machine, announced by a mock of logind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -122,8 +122,8 @@ fn shutdown(bench: &Bench, name: &str) {
     assert_eq!(said.code, 0, "{said:?}\n{}", node.account());
     bus.announce("begins");
     node.until("the lock is released", |_| bus.locks().is_empty());
-    // Lower priority first, and in each pod the containers in their order; all of it before the shutdown
-    // continues.
+    // Pods of lower priority stop first, and the containers of each pod stop in order. All of this happens
+    // before the shutdown continues.
     let order = || fs::read_to_string(log.join("order")).unwrap_or_default();
     assert_eq!(order(), "low/app\nlow/proxy\nhigh/app\n");
     for pod in crate::leaks::names(&node.state().join("node/pods")) {
@@ -132,8 +132,8 @@ fn shutdown(bench: &Bench, name: &str) {
         let state: Value = serde_json::from_slice(&state).expect("JSON");
         assert_eq!(state["observation"]["stop"]["cause"], "node-shutdown", "{pod}");
     }
-    // The service is not started again before the machine is down; if the shutdown is cancelled, the pods
-    // are.
+    // The service does not start again before the machine is down. If the shutdown is cancelled, the pods
+    // start again.
     let state = node.state().display().to_string();
     let listed = node.say(&["ps", "--state-dir", &state]);
     assert!(!listed.err.contains("no node is running"), "{listed:?}");

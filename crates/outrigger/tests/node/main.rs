@@ -1,4 +1,4 @@
-//! `outrigger node` and pods handed to it, with real containers, across restarts of its process.
+//! Tests `outrigger node` and the pods it runs, with real containers, across restarts of its process.
 
 mod adopt;
 mod apply;

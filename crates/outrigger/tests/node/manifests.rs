@@ -1,4 +1,4 @@
-//! A directory of manifests.
+//! Tests `--manifests`: a directory of manifests that the node runs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -19,21 +19,21 @@ pub(crate) const ALL: [(&str, Test); 6] = [
     ("restricted_nodes_refuse_flags", restricted),
 ];
 
-/// A pod that says something.
+/// A pod that prints these words.
 fn saying(bench: &Bench, name: &str, words: &str) -> String {
     let script = format!("echo {words}; trap 'exit 0' TERM; while :; do sleep 0.05; done");
     let spec = json!({"containers": [bench.container("app", &script)]});
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}).to_string()
 }
 
-/// The flags of `run -d` do not give what the manifest may not ask for.
+/// The flags of `run -d` do not grant what the manifest may not ask for.
 fn restricted(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &["--restricted"]);
     let spec = json!({"containers": [bench.container("app", "true")]});
     for (flags, refused) in [
         (&["--network", "host"][..], "--network host cannot be used with --restricted"),
         (&["--userns", "host"], "--userns host cannot be used with --restricted"),
-        // With other flags, the pod itself is what is refused.
+        // With other flags, the pod itself is refused.
         (&["--network", "private", "--userns", "auto"], "pod-security"),
     ] {
         let said = node.run("app", &spec, flags);
@@ -43,7 +43,7 @@ fn restricted(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Waits until a pod has said something.
+/// Waits until a pod has printed these words.
 fn says(node: &Daemon<'_>, pod: &str, words: &str) {
     let words = format!("{words}\n");
     node.until(&format!("{pod} says {words}"), |node| node.say(&["logs", pod]).out == words);
@@ -51,7 +51,7 @@ fn says(node: &Daemon<'_>, pod: &str, words: &str) {
 
 fn links(bench: &Bench, name: &str) {
     let base = bench.work.join(format!("{name}-files"));
-    // Links lead to files inside of the directory only.
+    // Links may lead only to files inside the directory.
     let (dir, there) = (base.join("manifests"), base.join("manifests/.there"));
     for dir in [&dir, &there] {
         fs::create_dir_all(dir).expect("a directory");
@@ -60,7 +60,7 @@ fn links(bench: &Bench, name: &str) {
     let mut node = Daemon::start(bench, name, &["--manifests", &manifests, "--network", "none"]);
     fs::write(there.join("hard"), saying(bench, "hard", "hard one")).expect("write");
     fs::write(there.join("soft"), saying(bench, "soft", "soft one")).expect("write");
-    // A hard link may be any file of this machine.
+    // A hard link is refused, because it may be any file of this machine.
     fs::hard_link(there.join("hard"), dir.join("hard.yaml")).expect("a link");
     node.until("it is refused", |node| {
         node.said().contains("hard.yaml cannot be read: it has 2 names (hard links)")
@@ -70,13 +70,13 @@ fn links(bench: &Bench, name: &str) {
     says(&node, "hard", "hard one");
     symlink(".there/soft", dir.join("soft.yaml")).expect("a link");
     says(&node, "soft", "soft one");
-    // The target is written, and replaced.
+    // The target is written again, then replaced.
     fs::write(there.join("soft"), saying(bench, "soft", "soft two")).expect("write");
     says(&node, "soft", "soft two");
     fs::write(there.join("next"), saying(bench, "soft", "soft three")).expect("write");
     fs::rename(there.join("next"), there.join("soft")).expect("rename");
     says(&node, "soft", "soft three");
-    // As Kubernetes does it with the files of a ConfigMap.
+    // Kubernetes updates the files of a ConfigMap in this way.
     for version in ["1", "2"] {
         let data = dir.join(format!("..{version}"));
         fs::create_dir(&data).expect("a directory");
@@ -88,7 +88,7 @@ fn links(bench: &Bench, name: &str) {
         }
         says(&node, "map", &format!("map {version}"));
     }
-    // What cannot be read is reported once, and its pods keep running.
+    // A file that cannot be read is reported once, and its pods keep running.
     symlink("/etc/passwd", dir.join("passwd.yaml")).expect("a link");
     fs::remove_file(there.join("soft")).expect("remove");
     node.until("both are reported", |node| {
@@ -103,7 +103,8 @@ fn links(bench: &Bench, name: &str) {
     node.leaves_nothing();
 }
 
-/// Whoever can write to the directory, to a file in it or to a directory above it could run what they like, as root.
+/// A user who can write to the directory, to a file in it or to a directory above it could run anything as
+/// root.
 fn strangers(bench: &Bench, name: &str) {
     let base = bench.work.join(format!("{name}-files"));
     let (way, dir) = (base.join("way"), base.join("way/manifests"));
@@ -137,7 +138,7 @@ fn strangers(bench: &Bench, name: &str) {
     fs::write(dir.join("ours.yaml"), saying(bench, "ours", "ours")).expect("write");
     says(&node, "ours", "ours");
     assert!(node.pod("theirs").is_none(), "{}", node.said());
-    // Once the fix is made it is run.
+    // When the owner is fixed, the file is run.
     owner(&dir.join("theirs.yaml"), 0);
     says(&node, "theirs", "theirs");
     node.leaves_nothing();
@@ -155,7 +156,7 @@ fn place(bench: &Bench, name: &str) {
     fs::create_dir(&dir).expect("a directory");
     fs::write(dir.join("web.yaml"), saying(bench, "web", "two")).expect("write");
     says(&node, "web", "two");
-    // It is watched from then on.
+    // The directory is watched from then on.
     fs::write(dir.join("web.yaml"), saying(bench, "web", "three")).expect("write");
     says(&node, "web", "three");
     node.leaves_nothing();
@@ -167,7 +168,7 @@ fn renamed(bench: &Bench, name: &str) {
     let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
         "spec": {"containers": [bench.container("app", script)]}});
-    // Both are read at once.
+    // Both files are read at the same time.
     for file in ["a.yaml", "b.yaml"] {
         fs::write(dir.join(file), pod.to_string()).expect("write");
     }
@@ -177,7 +178,7 @@ fn renamed(bench: &Bench, name: &str) {
     node.until("the second file is refused", |node| node.said().contains("pod \"web\" is already there"));
     let names = |node: &Daemon<'_>| node.must(&["ps", "-o", "name"]);
     assert_eq!(names(&node), "pod/web\n");
-    // Its pod is run once that of the other file is gone.
+    // Its pod runs when the pod of the other file is gone.
     let first = node.pod("web").expect("a pod")["run"].clone();
     fs::remove_file(dir.join("a.yaml")).expect("remove");
     let other = |node: &Daemon<'_>| node.pod("web").is_some_and(|pod| pod["run"] != first);

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers, and settings of tests from the environment.
+//! Pseudo-random numbers, and test settings from the environment.
 
 /// Pseudo-random numbers that are the same for the same seed (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -22,7 +22,7 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().and_then(|text| text.parse().ok())
 }
 
-/// The first seed: `OUTRIGGER_SEED`, else a different one each time.
+/// The first seed: `OUTRIGGER_SEED`, otherwise a different one each time.
 pub(crate) fn first_seed() -> u64 {
     number("OUTRIGGER_SEED").unwrap_or_else(|| u64::from(std::process::id()))
 }

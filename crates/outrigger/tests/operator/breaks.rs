@@ -1,4 +1,4 @@
-//! Failures: certificates, connections, and conflicting writes.
+//! Tests failures: certificates, connections and conflicting writes.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -35,12 +35,12 @@ fn set_secret(cluster: &Cluster, field: &str, value: &str) {
     assert!(cluster.kubectl(&args).status.success());
 }
 
-/// A certificate that is about to expire, or that is damaged, is replaced while pods are still admitted.
+/// A certificate that expires soon or is damaged is replaced, and pods are admitted all the time.
 pub(crate) fn certificates_are_renewed(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let mut admitted = 0;
     let mut admit = || {
-        // Fails if the API server does not trust the answer, at any moment of the change.
+        // This fails if the API server does not trust the answer at any moment of the change.
         admitted += 1;
         ordered(cluster, &format!("renewal-{admitted}"), &["a", "b"]);
     };
@@ -121,7 +121,7 @@ impl Proxy {
     }
 }
 
-/// Broken watches miss events; these are found when they resume.
+/// Broken watches miss events. These changes are found when the watches resume.
 pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     let proxy = Proxy::start(stage.cluster.port());
     stage.operator = None;
@@ -131,8 +131,8 @@ pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     wait_for_keys(cluster, &map, &["p_0"]);
     for round in 0..3 {
         proxy.cut();
-        // In the meantime a level becomes ready, a barrier is lost, and a pod of the same name replaces
-        // another.
+        // In the meantime, a level becomes ready, a barrier is lost, and a pod replaces another one of the
+        // same name.
         match round {
             0 => report(cluster, "cut-off", "Pending", &[("a", "ready"), ("b", "waiting"), ("c", "waiting")]),
             1 => drop(cluster.kubectl(&["delete", "configmap", &map])),
@@ -151,14 +151,14 @@ pub(crate) fn watches_break_and_resume(stage: &mut Stage) {
     stage.start_operator();
 }
 
-/// Others write the same objects all the time: nothing is lost, and there is no endless conflict.
+/// Other clients write the same objects all the time. Nothing may be lost, and conflicts must end.
 pub(crate) fn conflicts_are_resolved(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let map = ordered(cluster, "contested", &["a", "b", "c"]);
     wait_for_keys(cluster, &map, &["p_0"]);
     let begun = Instant::now();
     for n in 0..5 {
-        // Someone empties the barrier, removes our label, and writes to the pod.
+        // Another client empties the barrier, removes our label and writes to the pod.
         let empty = json!({"data": null, "metadata": {"labels": null}}).to_string();
         cluster.kubectl(&["patch", "configmap", &map, "--type=merge", "-p", &empty]);
         cluster.kubectl(&["annotate", "pod", "contested", "--overwrite", &format!("round=\"{n}\"")]);
@@ -167,8 +167,7 @@ pub(crate) fn conflicts_are_resolved(stage: &mut Stage) {
     }
     wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
     println!("a contested barrier was complete after {:.1} s", begun.elapsed().as_secs_f64());
-    // One that cannot be changed any more only delays this pod, which is reported; recreating it by hand
-    // helps.
+    // An immutable barrier delays only this pod, which is reported. Recreating the barrier by hand helps.
     let stuck = ordered(cluster, "frozen", &["a", "b"]);
     wait_for_keys(cluster, &stuck, &["p_0"]);
     cluster.kubectl(&[

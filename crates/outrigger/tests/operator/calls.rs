@@ -1,4 +1,4 @@
-//! Least privilege: the operator's calls, compared with the rules that it was granted.
+//! Checks least privilege: compares the operator's calls with the rules that it was granted.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::{Scene, Stage, breaks, hostile, scenes};
 
-/// Group, resource with subresource, verb.
+/// The API group, the resource with its subresource, and the verb.
 type Call = (String, String, String);
 
 fn strings(value: &Value) -> Vec<String> {
@@ -35,7 +35,7 @@ fn granted(cluster: &Cluster) -> BTreeSet<Call> {
     granted
 }
 
-/// The calls since the cluster was started: those that were answered, and those that were refused.
+/// The calls since the cluster was started, as those that were answered and those that were refused.
 fn calls(cluster: &Cluster) -> (BTreeSet<Call>, BTreeSet<Call>) {
     let (mut made, mut refused): (BTreeSet<Call>, BTreeSet<Call>) = Default::default();
     for entry in cluster.audit() {
@@ -58,10 +58,11 @@ fn calls(cluster: &Cluster) -> (BTreeSet<Call>, BTreeSet<Call>) {
     (made, refused)
 }
 
-/// After every scene: the operator has called nothing that it may not call.
+/// Checks after every scene that the operator has made no call that it is not allowed to make.
 pub(crate) fn assert_allowed(stage: &Stage) {
     let (made, refused) = calls(&stage.cluster);
-    // An API server that has just started refuses everything for a moment: it has not read the rules yet.
+    // An API server that has just started refuses everything for a moment, because it has not read the rules
+    // yet.
     let never: Vec<&Call> = refused.difference(&made).collect();
     assert!(never.is_empty(), "calls that were never allowed: {never:?}");
     let granted = granted(&stage.cluster);
@@ -69,7 +70,7 @@ pub(crate) fn assert_allowed(stage: &Stage) {
     assert!(forbidden.is_empty(), "calls without a rule: {forbidden:?}");
 }
 
-/// Every rule is there for a call. These scenes need all of them.
+/// Checks that every rule is needed by a call. This needs all of these scenes.
 pub(crate) fn calls_all_that_it_may(stage: &mut Stage) {
     let all: [(&str, Scene); 5] = [
         ("opens_levels_in_order", scenes::opens_levels_in_order),

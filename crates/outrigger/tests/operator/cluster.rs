@@ -1,4 +1,4 @@
-//! A real kube-apiserver and etcd, for as long as the tests run.
+//! Runs a real kube-apiserver and etcd for the duration of the tests.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ pub(crate) fn assets() -> PathBuf {
     std::env::var_os("KUBEBUILDER_ASSETS").map_or_else(|| "/usr/local/kubebuilder/bin".into(), PathBuf::from)
 }
 
-/// What is missing for these tests, if anything.
+/// What these tests need and the machine lacks, if anything.
 pub(crate) fn missing() -> Option<String> {
     let needs = ["kube-apiserver", "kubectl"];
     let absent: Vec<&str> = needs.into_iter().filter(|name| !assets().join(name).exists()).collect();
@@ -34,7 +34,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("an address").port()
 }
 
-/// Polls until a condition holds, or fails with what did not.
+/// Polls until a condition holds. Fails with the description of the condition.
 #[allow(clippy::disallowed_methods)] // there is no event for this
 pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -42,7 +42,7 @@ pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> 
         if let Some(found) = test() {
             return found;
         }
-        // Long: a thousand pods on a machine that is busy with other work.
+        // The limit is long, for a thousand pods on a machine that is busy with other work.
         assert!(begun.elapsed() < Duration::from_secs(180), "not within three minutes: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -52,24 +52,26 @@ pub(crate) fn eventually<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> 
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
-    /// Tells it to stop, and waits until it has.
+    /// Asks it to stop, and waits until it has stopped.
     pub(crate) fn terminate(&mut self) {
         let told = Command::new("kill").arg(self.0.id().to_string()).status();
         assert!(told.is_ok_and(|status| status.success()), "it runs");
         let _ = self.0.wait();
     }
 
-    /// The processor time it has used so far: unlike the time of day, other work on the machine does not add to it.
+    /// The processor time it has used so far. Unlike elapsed time, it does not depend on other work on the
+    /// machine.
     pub(crate) fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("it runs");
-        // The name, in parentheses, may hold spaces; user and system time are the 12th and 13th field after it.
+        // The name, in parentheses, may contain spaces. User and system time are the 12th and 13th fields
+        // after it.
         let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks")).sum();
-        // A tick is 10 ms for programs, whatever the kernel uses itself.
+        // A tick is 10 ms for programs, regardless of the kernel's own setting.
         Duration::from_millis(ticks * 10)
     }
 
-    /// Its own memory in KiB: without the pages of its binary, which a debug build has many of.
+    /// Its own memory in KiB, without the pages of its binary. A debug build has many of those.
     pub(crate) fn resident(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
@@ -90,7 +92,7 @@ impl Drop for Process {
 
 pub(crate) struct Cluster {
     dir: TempDir,
-    /// Those of the current scene; the first one is the default of every command.
+    /// The namespaces of the current scene. The first one is the default of every command.
     namespaces: Vec<String>,
     port: u16,
     etcd_port: u16,
@@ -98,7 +100,7 @@ pub(crate) struct Cluster {
     _etcd: Process,
 }
 
-/// The users by token: name, group.
+/// The users: token, name, group.
 const USERS: [(&str, &str, &str); 2] = [
     ("admin", "admin", "system:masters"),
     ("operator", "system:serviceaccount:outrigger-system:outrigger-operator", "system:serviceaccounts"),
@@ -154,7 +156,8 @@ impl Cluster {
         self.dir.path().join(format!("{user}.conf"))
     }
 
-    /// Makes the namespace of a new scene, and empties those of the scene before: nothing else would.
+    /// Creates the namespace of a new scene and empties those of the previous scene, because no controller
+    /// does.
     pub(crate) fn enter(&mut self, namespace: &str) {
         for namespace in std::mem::take(&mut self.namespaces) {
             for collection in [
@@ -170,7 +173,7 @@ impl Cluster {
         self.write_config("admin", "admin", self.port, namespace);
     }
 
-    /// Makes another namespace for this scene, named after it.
+    /// Creates another namespace for this scene, named after it.
     pub(crate) fn another_namespace(&mut self, name: &str) -> String {
         let namespace = format!("{}-{name}", self.namespace());
         self.add_namespace(namespace.clone());
@@ -201,7 +204,7 @@ impl Cluster {
             .args(["--secure-port", &self.port.to_string(), "--bind-address", "127.0.0.1"])
             .args(["--service-cluster-ip-range", "10.96.0.0/16", "--authorization-mode", "RBAC"])
             .args(["--service-account-issuer", "https://kubernetes.default.svc", "--allow-privileged"])
-            // There are no controllers: nothing creates service accounts, or removes deleted objects.
+            // There are no controllers, so nothing creates service accounts or removes deleted objects.
             .args(["--disable-admission-plugins", "ServiceAccount"])
             .arg("--cert-dir")
             .arg(at("certs"))
@@ -225,7 +228,7 @@ impl Cluster {
         });
     }
 
-    /// Kills the API server as a crash would.
+    /// Kills the API server, like a crash.
     pub(crate) fn stop_api(&mut self) {
         self.api = None;
     }
@@ -264,7 +267,7 @@ impl Cluster {
         command.output().expect("kubectl runs")
     }
 
-    /// Applies a manifest with kubectl; returns its output, and whether it was accepted.
+    /// Applies a manifest with kubectl. Returns whether it was accepted, and the output.
     pub(crate) fn apply(&self, manifest: &str) -> (bool, String) {
         let file = self.dir.path().join("manifest.yaml");
         fs::write(&file, manifest).expect("a file");
@@ -273,7 +276,7 @@ impl Cluster {
         (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// An object as JSON; `None` if it does not exist.
+    /// An object as JSON. `None` if it does not exist.
     pub(crate) fn get(&self, what: &[&str]) -> Option<Value> {
         let mut args = vec!["get", "-o", "json"];
         args.extend(what);
@@ -295,7 +298,7 @@ impl Cluster {
         self.operator_at(self.port, identity, webhook, health, &[])
     }
 
-    /// A replica that finds the API server at another port, with more options.
+    /// A replica that uses the API server at another port, with more options.
     pub(crate) fn operator_at(
         &self,
         port: u16,

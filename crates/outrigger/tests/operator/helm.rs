@@ -1,6 +1,7 @@
-//! The Helm chart, rendered by a real Helm, beside what `outrigger operator install` prints.
+//! Compares the Helm chart, rendered by a real Helm, with the output of `outrigger operator install`.
 //!
-//! Helm is on the PATH, or in target/tools, where `make deps` puts it. If it is missing these tests are shown as ignored.
+//! Helm is on the PATH, or in target/tools, where `make deps` puts it. If it is missing, these tests are
+//! shown as ignored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use super::cluster::Cluster;
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/helm/outrigger");
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin");
 
-/// The program, if it is installed.
+/// The path of Helm, if it is installed.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain([PathBuf::from(TOOLS)]);
@@ -40,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// What Helm prints, and whether it succeeds.
+/// Runs Helm. Returns whether it succeeds, and its output.
 fn helm(args: &[&str], kubeconfig: &Path) -> (bool, String) {
     let mut command = Command::new(program().expect("helm"));
     let output = command.args(args).env("KUBECONFIG", kubeconfig).output().expect("helm runs");
@@ -53,7 +54,7 @@ fn template(namespace: &str, values: &[&str]) -> (bool, String) {
     helm(&[&["template", "outrigger", CHART, "-n", namespace][..], &set].concat(), Path::new("/dev/null"))
 }
 
-/// Objects by kind and name; the namespace is Helm's to make.
+/// Objects by kind and name. The namespace is left out, because Helm creates it.
 fn objects(yaml: &str) -> BTreeMap<String, Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(yaml).expect("YAML");
     let named = all.into_iter().filter(|object| object["kind"] != "Namespace");
@@ -68,7 +69,7 @@ fn the_chart_renders_what_install_prints() {
         ("platform", &["image=registry.example/o:1"], &["--image", "registry.example/o:1"]),
         ("platform", &["failurePolicy=Ignore"], &["--failure-policy", "ignore"]),
         ("platform", &["agent.enabled=false"], &["--without-agent"]),
-        // The same directory; the one that is mounted is named.
+        // Both paths name the same directory. The one that is mounted is used.
         ("platform", &[&with_socket], &["--cri-endpoint", socket]),
         ("platform", &["anyRequester=true"], &["--any-requester"]),
         ("platform", &["readinessGate=true"], &["--readiness-gate"]),
@@ -115,7 +116,7 @@ fn the_chart_refuses_bad_values() {
     assert!(!rendered && said.contains("namespace \"default\" cannot be used"), "{said}");
 }
 
-/// The chart is refused beside OpenKruise, as `outrigger operator install` is.
+/// The chart is refused if OpenKruise is installed, like `outrigger operator install`.
 pub(crate) fn is_refused_beside_kruise(cluster: &Cluster) {
     if program().is_none() {
         return;

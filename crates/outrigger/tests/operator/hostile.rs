@@ -1,4 +1,4 @@
-//! Malicious authors of pods, and pods from elsewhere.
+//! Tests malicious authors of pods, and pods that other software has created.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::Stage;
 use crate::cluster::{Cluster, eventually};
 use crate::scenes::{container, create, keys, map_of, pod, report, wait_for_keys};
 
-/// A namespace that the webhook ignores: pods there are unchanged.
+/// A namespace that the webhook ignores, so pods there are unchanged.
 fn unseen(cluster: &mut Cluster, name: &str) -> String {
     let namespace = cluster.another_namespace(name);
     cluster.kubectl(&["label", "namespace", &namespace, "control-plane=test"]);
@@ -31,7 +31,7 @@ fn map_in(cluster: &Cluster, namespace: &str, name: &str) -> Option<Value> {
     cluster.get(&["configmap", name, "-n", namespace])
 }
 
-/// Pods that Kruise has admitted continue: its ConfigMaps and both kinds of keys are understood.
+/// Pods that Kruise has admitted continue, because we understand its ConfigMaps and both kinds of keys.
 pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     let kruise = &unseen(&mut stage.cluster, "kruise");
     let cluster = &stage.cluster;
@@ -41,7 +41,7 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     ] {
         let map = format!("{name}-barrier");
         let containers = json!([barred("a", env, &map, keys[0]), barred("b", env, &map, keys[1])]);
-        // Kruise's ConfigMap exists before we see the pod, without our label, and with a key.
+        // Kruise's ConfigMap exists before we see the pod. It does not have our label, and it has a key.
         stage_map(cluster, kruise, name, &map, containers, &[keys[0]]);
         eventually(&format!("{map} is looked after"), || {
             let held = map_in(cluster, kruise, &map)?;
@@ -66,7 +66,7 @@ pub(crate) fn takes_over_from_kruise(stage: &mut Stage) {
     });
 }
 
-/// Creates a pod and the ConfigMap Kruise would have created for it.
+/// Creates a pod and the ConfigMap that Kruise would have created for it.
 fn stage_map(cluster: &Cluster, namespace: &str, name: &str, map: &str, containers: Value, keys: &[&str]) {
     create_in(cluster, namespace, &pod(name, json!({}), containers));
     let uid = cluster.get(&["pod", name, "-n", namespace]).expect("the pod")["metadata"]["uid"].clone();
@@ -76,26 +76,26 @@ fn stage_map(cluster: &Cluster, namespace: &str, name: &str, map: &str, containe
         "apiVersion": "v1", "kind": "ConfigMap", "data": data,
         "metadata": {"name": map, "namespace": namespace, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}]},
     });
-    // We may have been faster: then it is replaced as a user would.
+    // The operator may have created it first. Then replace it as a user would.
     cluster.kubectl(&["delete", "configmap", map, "-n", namespace]);
     let _ = cluster.apply(&object.to_string());
 }
 
-/// A pod's author cannot reach other objects, or delay other pods.
+/// A pod's author cannot access other objects or delay other pods.
 pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     let (unseen, tight) = (&unseen(&mut stage.cluster, "unseen"), &stage.cluster.another_namespace("tight"));
     let cluster = &stage.cluster;
     let operator = stage.operator.as_ref().expect("an operator");
     let ordered = || json!({"apps.kruise.io/container-launch-priority": "Ordered"});
-    // Huge, without any feature: the match conditions can evaluate it (KP24).
+    // A huge pod without any feature: the match conditions can evaluate it (KP24).
     let many: Vec<Value> =
         (0..12_000).map(|n| json!({"name": format!("VARIABLE_WITH_A_NAME_{n}"), "value": "x"})).collect();
     let huge = json!([{"name": "a", "image": "i", "env": many}, {"name": "b", "image": "i"}]);
     create(cluster, &pod("huge", json!({}), huge.clone()));
-    // Huge, with a feature: answered in time.
+    // A huge pod with a feature: it is answered in time.
     create(cluster, &pod("huge-ordered", ordered(), huge));
     wait_for_keys(cluster, &map_of(cluster, "huge-ordered"), &["p_0"]);
-    // A graph as large as annotations may be, and an empty one.
+    // A graph that is as large as annotations allow, and an empty one.
     let crowd: Vec<String> = (0..120).map(|n| format!("c{n}")).collect();
     let dense: Vec<String> = crowd
         .iter()
@@ -130,7 +130,7 @@ pub(crate) fn hostile_authors_harm_only_themselves(stage: &mut Stage) {
     barriers_of_others_are_left_alone(cluster, unseen);
     unmakeable_barriers_are_told(cluster, tight);
     immutable_barriers_are_told(cluster);
-    // The others are not affected.
+    // Other pods are not affected.
     let before = operator.processor_time();
     create(cluster, &pod("honest", ordered(), json!([container("a", &[]), container("b", &[])])));
     wait_for_keys(cluster, &map_of(cluster, "honest"), &["p_0"]);
@@ -186,10 +186,10 @@ fn barriers_of_others_are_left_alone(cluster: &Cluster, unseen: &str) {
     assert_eq!(map_in(cluster, unseen, "other-pod-barrier"), None);
 }
 
-/// LP-32: a quota that prevents creating the barrier is reported on the pod.
+/// LP-32: if a quota prevents the creation of the barrier, the pod reports it.
 fn unmakeable_barriers_are_told(cluster: &Cluster, tight: &str) {
     cluster.kubectl(&["create", "quota", "none", "-n", tight, "--hard=configmaps=0"]);
-    // The API server uses the status, which is written by a controller that does not run here.
+    // The API server uses the quota's status, which a controller writes. That controller does not run here.
     let status = json!({"status": {"hard": {"configmaps": "0"}, "used": {"configmaps": "0"}}}).to_string();
     let args = ["patch", "quota", "none", "-n", tight, "--subresource=status", "--type=merge", "-p", &status];
     assert!(cluster.kubectl(&args).status.success());
@@ -202,7 +202,7 @@ fn unmakeable_barriers_are_told(cluster: &Cluster, tight: &str) {
     assert!(keys(cluster, "poor").is_empty());
 }
 
-/// A barrier that somebody has made immutable is reported on the pod, and not tried again all the time.
+/// If a user has made a barrier immutable, the pod reports it, and the operator does not retry all the time.
 fn immutable_barriers_are_told(cluster: &Cluster) {
     let annotations = json!({"apps.kruise.io/container-launch-priority": "Ordered"});
     create(cluster, &pod("immutable", annotations, json!([container("a", &[]), container("b", &[])])));

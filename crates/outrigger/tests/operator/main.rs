@@ -1,7 +1,7 @@
-//! The operator against a real kube-apiserver and etcd.
+//! Tests the operator with a real kube-apiserver and etcd.
 //!
-//! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, else in
-//! /usr/local/kubebuilder/bin. If they are missing the tests are shown as ignored, with the reason.
+//! The binaries are found by the convention of envtest: in `KUBEBUILDER_ASSETS`, otherwise in
+//! /usr/local/kubebuilder/bin. If they are missing, the tests are shown as ignored, with the reason.
 
 mod breaks;
 mod calls;
@@ -29,7 +29,7 @@ pub(crate) struct Stage {
 
 type Scene = fn(&mut Stage);
 
-/// Each has a namespace and an operator of its own, so that any of them pass in any order.
+/// Each scene has its own namespace and operator, so that the scenes pass in any order.
 const SCENES: [(&str, Scene); 22] = [
     ("installs", scenes::installs),
     ("admits_pods", scenes::admits_pods),
@@ -57,7 +57,7 @@ const SCENES: [(&str, Scene); 22] = [
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // One cluster, one scene after the other.
+    // All scenes share one cluster, so they run one after the other.
     arguments.test_threads = Some(1);
     let missing = cluster::missing();
     if let Some(missing) = &missing {
@@ -79,7 +79,8 @@ fn main() {
                     *held = Some(stage);
                     Ok(())
                 }
-                // The next scene gets a cluster that this one has not left half changed.
+                // After a failure, the next scene gets a new cluster, because this one may be in an
+                // unexpected state.
                 Err(panic) => {
                     let text = panic.downcast_ref::<String>().map(String::as_str);
                     let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it panicked");
@@ -95,7 +96,7 @@ fn main() {
     conclusion.exit();
 }
 
-/// The scenes in the order of a seed, which is printed.
+/// The scenes in a random order. The seed is printed.
 fn shuffled() -> [(&'static str, Scene); SCENES.len()] {
     let given = std::env::var("OUTRIGGER_SCENE_SEED").ok();
     let seed = given.map_or_else(
@@ -123,7 +124,7 @@ fn set() -> Stage {
 }
 
 impl Stage {
-    /// What every scene begins with: a namespace of its own, and an operator that has seen nothing yet.
+    /// Prepares a scene: a new namespace, and an operator without any state.
     pub(crate) fn begin(&mut self, scene: &str) {
         self.operator = None;
         self.cluster.enter(&scene.replace('_', "-"));
@@ -134,7 +135,7 @@ impl Stage {
         self.start_operator_at(self.cluster.port(), &[]);
     }
 
-    /// Starts it with the API server at another port, with more options.
+    /// Starts the operator with the API server at another port, with more options.
     pub(crate) fn start_operator_at(&mut self, port: u16, more: &[&str]) {
         self.operator = Some(self.cluster.operator_at(port, "first", self.webhook, self.health, more));
         cluster::eventually("the operator is ready and leads", || {

@@ -1,4 +1,4 @@
-//! A thousand pods at once, and how long they wait for the operator.
+//! Measures how long a thousand pods wait for the operator when they are created at once.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use crate::cluster::eventually;
 /// The number of pods.
 const PODS: usize = 1_000;
 
-/// A page of the operator's health port.
+/// Reads a page of the operator's health port.
 pub(crate) fn page(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -84,7 +84,7 @@ mod crowd {
     use kube::config::{KubeConfigOptions, Kubeconfig};
     use kube::{Api, Client, Config};
 
-    /// Concurrent calls.
+    /// The number of concurrent calls.
     const AT_A_TIME: usize = 16;
 
     pub(super) struct Crowd {

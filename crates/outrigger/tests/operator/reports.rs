@@ -1,4 +1,4 @@
-//! What kubelets report, late and out of order, and what requests report about it.
+//! Tests reports of kubelets that are late or out of order, and how requests report the result.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ fn events(cluster: &Cluster, pod: &str) -> Vec<(String, String, String)> {
     events.map(|e| (text(e, "type"), text(e, "reason"), text(e, "message"))).collect()
 }
 
-/// A Job's pod with the sidecars `a` and `b`, of which `b` starts once `a` has started.
+/// A Job's pod with the sidecars `a` and `b`. `b` starts once `a` has started.
 fn create_job(cluster: &Cluster, name: &str) {
     let containers = json!([container("main", &[]), container("a", &[KILL]), container("b", &[KILL])]);
     create(cluster, &pod(name, json!({"outrigger.dev/depends-on": "b: a started"}), containers));
@@ -37,8 +37,8 @@ fn prepare_stop(cluster: &Cluster, request: &str, container: &str) {
     assert!(patched.status.success(), "{}", String::from_utf8_lossy(&patched.stderr));
 }
 
-/// On a busy node the kubelet reports in one go that the mains are done and that `a` has started. `b` must never start, and the
-/// result must stay, whatever the kubelet writes before it has heard of it.
+/// On a busy node, the kubelet reports in one update that the mains are done and that `a` has started. `b`
+/// must never start. The result must stay, even if the kubelet writes a status before it has seen the result.
 pub(crate) fn late_reports_start_nothing(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));
@@ -52,7 +52,7 @@ pub(crate) fn late_reports_start_nothing(stage: &mut Stage) {
     prepare_stop(cluster, &request, "a");
     eventually("the pod has its result", || (phase(cluster, "late") == "Succeeded").then_some(()));
     assert_eq!(keys(cluster, &map), Vec::<String>::new(), "the key of `b` was published");
-    // What the kubelet has computed before it heard of the result.
+    // The kubelet has computed this status before it saw the result.
     report(cluster, "late", "Pending", &[("main", "0"), ("a", "ready"), ("b", "waiting")]);
     assert_eq!(phase(cluster, "late"), "Succeeded");
     report(cluster, "late", "Failed", &[("main", "0"), ("a", "143"), ("b", "143")]);
@@ -65,7 +65,7 @@ pub(crate) fn late_reports_start_nothing(stage: &mut Stage) {
         let found = events(cluster, "late");
         found.iter().any(|(_, reason, message)| reason == "Killing" && *message == killing).then_some(())
     });
-    // A key that was published in time, and that the kubelet has not used.
+    // A key was published in time, and the kubelet has not used it.
     create_job(cluster, "withdrawn");
     let map = map_of(cluster, "withdrawn");
     report(cluster, "withdrawn", "Pending", &[("main", "running"), ("a", "ready"), ("b", "waiting")]);
@@ -76,7 +76,7 @@ pub(crate) fn late_reports_start_nothing(stage: &mut Stage) {
     assert!(explained && said.contains("is not started any more: the mains are done"), "{said}");
 }
 
-/// A Job that is deleted at completion, or has a short TTL: its sidecars have not failed.
+/// If a Job is deleted at completion or has a short TTL, its sidecars have not failed.
 pub(crate) fn a_pod_that_goes_is_no_failure(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));
@@ -99,7 +99,8 @@ pub(crate) fn a_pod_that_goes_is_no_failure(stage: &mut Stage) {
     assert_eq!(warnings, []);
 }
 
-/// The readiness gate is given to every new pod if the operator was installed so; its condition is set.
+/// If the operator was installed with the option, every new pod gets the readiness gate, and its condition is
+/// set.
 pub(crate) fn gives_pods_the_readiness_gate(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let url = format!("https://127.0.0.1:{}", stage.webhook);

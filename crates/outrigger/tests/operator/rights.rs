@@ -1,4 +1,4 @@
-//! Permissions of agents, and of users who create container recreate requests.
+//! Tests the permissions of agents, and of users who create container recreate requests.
 
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -25,7 +25,7 @@ fn running(cluster: &Cluster, name: &str, node: &str) {
     report(cluster, name, "Running", &[("app", "ready")]);
 }
 
-/// Writes the status of a request like its agent: with one call, which kubectl cannot do.
+/// Writes the status of a request like its agent, with a single call. kubectl cannot do this.
 fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
     let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     executor.block_on(async {
@@ -45,8 +45,7 @@ fn write_status(cluster: &Cluster, token: &str, name: &str) -> (bool, String) {
     })
 }
 
-/// The agent of a node can read requests, but no pods; it can write the status of requests of its node, and
-/// nothing else.
+/// The agent of a node can read requests, but not pods. It can write only the status of requests of its node.
 pub(crate) fn agents_write_for_their_own_node_only(stage: &mut Stage) {
     let cluster = &stage.cluster;
     make_node(cluster, "machine", json!({}));

@@ -1,4 +1,4 @@
-//! Common uses of the operator, and their expected results.
+//! Tests common uses of the operator.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ pub(crate) fn create(cluster: &Cluster, manifest: &str) {
     assert!(created, "{said}");
 }
 
-/// Writes a status like a kubelet: name and `ready`, `running`, or an exit code.
+/// Writes a status like a kubelet. States are a name and `ready`, `running` or an exit code.
 pub(crate) fn report(cluster: &Cluster, pod: &str, phase: &str, states: &[(&str, &str)]) {
     let status = |(name, state): &(&str, &str)| {
         let running = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
@@ -90,17 +90,17 @@ pub(crate) fn installs(stage: &mut Stage) {
     assert!(!printed && said.contains("--image \"a b\" is not a reference to an image"), "{said}");
     let (_, said) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml"]);
     assert!(said.contains("kind: DaemonSet") && said.contains("kind: Deployment"), "{said}");
-    // Installing twice changes nothing.
+    // A second installation changes nothing.
     let url = format!("https://127.0.0.1:{}", stage.webhook);
     let (applied, said) = stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url]);
     assert!(applied, "{said}");
     let (applied, said) =
         stage.cluster.outrigger(&["operator", "install", "--webhook-url", &url, "-n", "elsewhere"]);
     assert!(!applied && said.contains("installed in namespace outrigger-system"), "{said}");
-    // The complete output for users is accepted by the API server too.
+    // The API server also accepts the complete output for users.
     let (_, yaml) = stage.cluster.outrigger(&["operator", "install", "-o", "yaml", "-n", "elsewhere"]);
-    // Those two exist already, with addresses instead of a Service; a change between the two is not tested
-    // here.
+    // These two exist already, with addresses instead of a Service. This test does not cover a change between
+    // the two.
     let there = ["kind: CustomResourceDefinition", "kind: MutatingWebhookConfiguration"];
     let is_new = |document: &&str| !there.iter().any(|kind| document.contains(kind));
     let yaml = yaml.split("---\n").filter(is_new).collect::<Vec<_>>().join("---\n");
@@ -125,7 +125,7 @@ pub(crate) fn installs(stage: &mut Stage) {
     takes_over_a_kept_definition(stage, &url);
 }
 
-/// A definition that still names Kruise's Service clashes as long as that Service is there.
+/// A definition that still names Kruise's Service conflicts as long as that Service exists.
 fn takes_over_a_kept_definition(stage: &Stage, url: &str) {
     let cluster = &stage.cluster;
     let name = "containerrecreaterequests.apps.kruise.io";
@@ -150,7 +150,7 @@ fn takes_over_a_kept_definition(stage: &Stage, url: &str) {
     assert!(now["url"].is_string() && now["service"].is_null(), "{now}");
 }
 
-/// The kustomization and `install -o yaml` are the same objects.
+/// The kustomization and `install -o yaml` contain the same objects.
 fn deployments_agree(stage: &Stage) {
     let cluster = &stage.cluster;
     let dir = tempfile::tempdir().expect("a directory");
@@ -179,7 +179,7 @@ fn deployments_agree(stage: &Stage) {
 
 pub(crate) fn admits_pods(stage: &mut Stage) {
     let cluster = &stage.cluster;
-    // The example of the source document, both spellings.
+    // The example of the source document, in both spellings.
     for (name, env, key) in [
         ("seed", "KRUISE_CONTAINER_LAUNCH_PRIORITY", "c_1"),
         ("released", "KRUISE_CONTAINER_PRIORITY", "p_1"),
@@ -207,8 +207,8 @@ pub(crate) fn admits_pods(stage: &mut Stage) {
         json!([container("a", &[]), container("b", &[])]),
     ));
     assert!(created && said.contains("Warning:") && said.contains("`Ordered`"), "{said}");
-    // Without the operator: pods without its features are not affected, others are not started without their
-    // order.
+    // Without the operator, pods that do not use its features are not affected. Others are refused, so that
+    // none starts without its order.
     stage.operator = None;
     let cluster = &stage.cluster;
     create(
@@ -224,7 +224,8 @@ pub(crate) fn admits_pods(stage: &mut Stage) {
     stage.start_operator();
 }
 
-/// Sidecars of pods that never restart get a restart policy of their own, by a webhook that no pod depends on.
+/// Sidecars of pods that never restart get a restart policy of their own. If this webhook does not answer,
+/// pods are still created.
 pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let two = || json!([container("main", &[]), container("sidecar", &[KILL])]);
@@ -238,7 +239,7 @@ pub(crate) fn admits_job_sidecars(stage: &mut Stage) {
     let counting = json!({"outrigger.dev/sidecar-phase": "Count"});
     create(cluster, &pod("counting", counting, two()));
     assert!(policy("counting").is_null(), "exit codes count");
-    // What is written on an init container has no effect, and that is said.
+    // These envs have no effect on an init container, and a warning says so.
     for (name, env) in [("terminated-init", KILL), ("launched-init", ("KRUISE_CONTAINER_PRIORITY", "1"))] {
         let text = pod(name, json!({}), json!([container("main", &[])]));
         let mut with_init: Value = serde_json::from_str(&text).expect("a pod");
@@ -285,7 +286,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
             .as_str()
             .map(|_| ())
     });
-    // If it is lost in between, it is created again with the due keys.
+    // If the ConfigMap is lost in between, it is created again with the due keys.
     cluster.kubectl(&["delete", "configmap", &map]);
     wait_for_keys(cluster, &map, &["p_0", "p_-1"]);
     report(cluster, "levels", "Running", &[("a", "ready"), ("b", "0"), ("c", "waiting")]);
@@ -295,7 +296,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
         (pod["metadata"]["annotations"]["apps.kruise.io/container-launch-priority-completed"] == "true")
             .then_some(())
     });
-    // LP-30: also after that.
+    // LP-30: the same holds after the launch.
     cluster.kubectl(&["delete", "configmap", &map]);
     wait_for_keys(cluster, &map, &["p_0", "p_-1", "p_-2"]);
     let events = cluster.get(&["events", "--field-selector", "involvedObject.name=levels"]).expect("events");
@@ -316,7 +317,7 @@ pub(crate) fn opens_levels_in_order(stage: &mut Stage) {
             && pod["status"]["message"].as_str()?.contains("`b` waits for `a`"))
         .then_some(())
     });
-    // KD11: a launch that hangs reports what it waits for.
+    // KD11: a launch that takes too long reports what it waits for.
     let hurried =
         json!({"outrigger.dev/launch-timeout": "1s", "apps.kruise.io/container-launch-priority": "Ordered"});
     create(cluster, &pod("hangs", hurried, json!([container("a", &[]), container("b", &[])])));
@@ -359,7 +360,7 @@ pub(crate) fn makes_native_sidecars_of_levels(stage: &mut Stage) {
     let cluster = &stage.cluster;
     let levels = json!([container("main", &[]), container("first", &[("KRUISE_CONTAINER_PRIORITY", "1")])]);
     let never = pod("levels-of-job", json!({}), levels.clone());
-    // Others than controllers may compare the pod with their manifest later, as Helm does.
+    // Users other than controllers may compare the pod with their manifest later, as Helm does.
     create(cluster, &pod("levels-of-bare-pod", json!({}), levels.clone()).replace("Never", "Always"));
     map_of(cluster, "levels-of-bare-pod");
     let mut owned: Value = serde_json::from_str(&pod("native-levels", json!({}), levels)).expect("a pod");
@@ -372,7 +373,7 @@ pub(crate) fn makes_native_sidecars_of_levels(stage: &mut Stage) {
     assert_eq!(made["spec"]["initContainers"][0]["restartPolicy"], "Always");
     assert_eq!(made["spec"]["containers"].as_array().map(Vec::len), Some(1));
     assert!(made["spec"]["containers"][0].get("env").is_none(), "no barrier: {made}");
-    // A container that completes is no sidecar.
+    // A container that completes is not a sidecar.
     create(cluster, &never);
     let map = map_of(cluster, "levels-of-job");
     wait_for_keys(cluster, &map, &["p_1"]);
@@ -387,7 +388,7 @@ fn now() -> String {
 
 pub(crate) const KILL: (&str, &str) = ("KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT", "true");
 
-/// Creates a Node, which requests are checked against.
+/// Creates a Node, because requests are checked against the kind of their node.
 pub(crate) fn make_node(cluster: &Cluster, name: &str, labels: Value) {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     let _ = cluster.apply(&node.to_string());
@@ -412,7 +413,7 @@ pub(crate) fn ends_sidecars(stage: &mut Stage) {
     assert_eq!(request["spec"]["strategy"]["forceRecreate"], true);
     assert_eq!(request["metadata"]["ownerReferences"][0]["kind"], "Pod");
     let name = request["metadata"]["name"].as_str().expect("a name");
-    // The agent's part, by hand.
+    // The test does the agent's part.
     let states = json!([{"name": "sidecar1", "phase": "Succeeded", "isKilled": true}]);
     let patch =
         json!({"status": {"phase": "Completed", "completionTime": now(), "containerRecreateStates": states}})
@@ -436,12 +437,12 @@ pub(crate) fn ends_sidecars(stage: &mut Stage) {
             .is_none()
             .then_some(())
     });
-    // A request that somebody has deleted, and that a finalizer keeps, is followed by another one.
+    // If a user deletes a request and a finalizer keeps it, the operator creates another one.
     create(cluster, &pod("kept", json!({}), json!([container("main", &[]), container("sidecar", &[KILL])])));
     report(cluster, "kept", "Running", &[("main", "0"), ("sidecar", "running")]);
     let first = eventually("a request", || request_of(cluster, "kept"));
     let first = first["metadata"]["name"].as_str().expect("a name").to_owned();
-    // Nothing collects garbage here, so it stays.
+    // There is no garbage collector here, so the request stays.
     cluster.kubectl(&["delete", "crr", &first, "--cascade=foreground", "--wait=false"]);
     eventually("another request", || cluster.get(&["crr", &format!("{first}-2")]));
     let without = json!({"metadata": {"finalizers": []}}).to_string();
@@ -503,7 +504,8 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let patch = json!({"spec": {"podName": "other"}}).to_string();
     let changed = cluster.kubectl(&["patch", "crr", "old", "--type=merge", "-p", &patch]);
     assert!(String::from_utf8_lossy(&changed.stderr).contains("immutable"), "{changed:?}");
-    // A manifest can be applied again, though fields were filled in; and no request grows until agents cannot keep it.
+    // A manifest can be applied again although fields were filled in. Requests have a size limit, because
+    // agents keep them in memory.
     let waits = json!({"podName": "app", "containers": [{"name": "app"}], "activeDeadlineSeconds": 60});
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("request.json");
@@ -528,7 +530,8 @@ pub(crate) fn keeps_requests_in_order(stage: &mut Stage) {
     let squatter = json!({"podName": "app", "containers": [{"name": "app"}]});
     let (created, said) = cluster.apply(&request("sidecar-termination-0", "v1beta1", squatter));
     assert!(!created && said.contains("are the operator's"), "{said}");
-    // No agent serves it: it still gets a result, with every container Failed. The other one is deleted after that.
+    // No agent serves it, but it still gets a result, in which every container has failed. The other request
+    // is deleted after that.
     let done = eventually("a verdict", || {
         let request = cluster.get(&["crr", "old"])?;
         request["status"]["completionTime"].is_string().then_some(request)
@@ -554,8 +557,8 @@ pub(crate) fn goes_on_after_crashes(stage: &mut Stage) {
     stage.cluster.start_api();
     report(&stage.cluster, "crash", "Pending", &[("a", "ready"), ("b", "ready"), ("c", "waiting")]);
     wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1", "p_-2"]);
-    // Objects that are deleted without a watch are forgotten, and a successor of the same name starts from
-    // the beginning.
+    // Objects that are deleted while nothing watches them are forgotten. A new pod of the same name starts
+    // from the beginning.
     stage.operator = None;
     stage.cluster.kubectl(&["delete", "pod", "crash", "--grace-period=0", "--force"]);
     stage.start_operator();
@@ -577,14 +580,14 @@ pub(crate) fn another_replica_takes_over(stage: &mut Stage) {
     create(&stage.cluster, &pod("handed", ordered, json!([container("a", &[]), container("b", &[])])));
     let map = map_of(&stage.cluster, "handed");
     wait_for_keys(&stage.cluster, &map, &["p_0"]);
-    // Killed: the Lease is not released.
+    // The operator is killed, so it does not release the Lease.
     stage.operator = None;
     let begun = Instant::now();
     report(&stage.cluster, "handed", "Pending", &[("a", "ready"), ("b", "waiting")]);
     wait_for_keys(&stage.cluster, &map, &["p_0", "p_-1"]);
     println!("another replica has taken over after {:.1} s", begun.elapsed().as_secs_f64());
     assert!(leads(health));
-    // Told to stop, it releases the Lease: the next one need not wait.
+    // A replica that is asked to stop releases the Lease, so the next one need not wait.
     second.terminate();
     let lease =
         stage.cluster.get(&["lease", "-n", "outrigger-system", "outrigger-operator"]).expect("a Lease");

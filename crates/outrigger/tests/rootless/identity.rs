@@ -1,4 +1,4 @@
-//! Users, groups and owners of files.
+//! Tests users, groups and owners of files.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -47,7 +47,8 @@ fn containers_run_as_any_user(bench: &Bench, name: &str) {
     assert!(!run.said().contains("warning") && !run.said().contains("note:"), "{}", run.said());
 }
 
-/// An image of two layers: all kinds of owners below; a hidden file and a replaced directory above.
+/// An image with two layers. The lower one has all kinds of owners. The upper one hides a file and replaces a
+/// directory.
 fn image(path: &Path) {
     let mut below = layer();
     for (name, uid) in [("bin/", 0), ("etc/", 0), ("srv/", 33), ("old/", 0)] {
@@ -96,7 +97,7 @@ fn entry(archive: &mut tar::Builder<Vec<u8>>, name: &str, uid: u64, mode: u32, c
     archive.append_data(&mut header, name, content).expect("append");
 }
 
-/// A pod with that image, which prints what it finds.
+/// A pod with that image. It prints what it finds.
 fn looker(bench: &Bench, name: &str) -> Value {
     let archive = bench.work.join(format!("{name}.tar"));
     image(&archive);
@@ -161,7 +162,7 @@ fn one_id_is_root_and_all_else_is_said(bench: &Bench, name: &str) {
     assert_eq!(run.said().matches("supplementary groups are left out").count(), 1, "{}", run.said());
 }
 
-/// A volume of each kind that a container may be kept from by its user.
+/// A volume of each kind whose permissions may deny access to a container's user.
 fn volumes() -> (Value, Value) {
     let mounts = json!([{"name": "data", "mountPath": "/data"}, {"name": "memory", "mountPath": "/memory"},
         {"name": "secret", "mountPath": "/secret"}]);
@@ -177,7 +178,7 @@ fn one_id_is_any_one_user(bench: &Bench, name: &str) {
                   echo secret $(cat /secret/name); grep Cap /proc/self/status; echo to the log > /dev/stdout; \
                   hostname other 2>&1; chown 0 /data/f 2>&1; unshare -U true 2>&1; true";
     let (mounts, volumes) = volumes();
-    // Also with a terminal, which the program opens by name.
+    // This includes a terminal, which the program opens by name.
     for (case, shared) in [("", false), ("-shared", true)] {
         let spec = json!({"securityContext": {"runAsUser": 1000, "runAsGroup": 2000, "fsGroup": 2000}, "volumes": volumes,
             "shareProcessNamespace": shared});
@@ -227,7 +228,7 @@ fn exec_and_probes_are_that_user_too(bench: &Bench, name: &str) {
     let (code, said) = say("echo $(id -u) $(id -g); cat /proc/self/uid_map; echo out > /dev/stdout");
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["1000", "2000", "1000", "0", "1", "out"]);
-    // The same user namespace: it sees into the program's process.
+    // The command is in the same user namespace, so it can look into the program's process.
     let same =
         "test \"$(readlink /proc/1/ns/user)\" = \"$(readlink /proc/self/ns/user)\" && touch /data/told";
     assert_eq!(say(same), (Some(0), String::new()));
@@ -313,7 +314,7 @@ fn two_users_are_refused_at_once(bench: &Bench, name: &str) {
     }
 }
 
-/// Known only when the images are here: then waiting cannot help, and the pod ends.
+/// This is known only after the images are pulled. Waiting cannot help then, so the pod ends.
 fn two_users_of_images_end_the_pod(bench: &Bench, name: &str) {
     let busybox = json!(["/bin/busybox", "sleep", "600"]);
     let container = |which: &str, user: &str| json!({"name": which, "image": image_of(bench, &format!("{name}-{which}"), user), "command": busybox});
@@ -325,7 +326,7 @@ fn two_users_of_images_end_the_pod(bench: &Bench, name: &str) {
     assert!(run.said().contains("and another one of its pod as user"), "{}", run.said());
     assert!(run.said().contains("set the same runAsUser and runAsGroup"), "{}", run.said());
     assert!(!run.said().contains("whose USER exists"), "{}", run.said());
-    // Numbers of images on this disk are known before anything starts.
+    // Numeric users of images on this disk are known before anything starts.
     let pod = crate::pod(json!({"containers": [container("main", "33"), container("side", "7:8")]}));
     let mut run = Run::start(bench, &format!("{name}-numbers"), &pod, &[]);
     assert_eq!(run.end(), 2, "before anything starts: {}", run.account());
@@ -344,7 +345,7 @@ fn a_missing_newuidmap_is_said(bench: &Bench, name: &str) {
         &["--quiet"],
     );
     assert_eq!(quiet.said(), "", "asked to be quiet");
-    // There are ranges; it is the program that is missing.
+    // There are ranges, but the program is missing.
     let spec = json!({"containers": [
         {"name": "a", "image": "rootfs:/", "command": ["id"], "securityContext": {"runAsUser": 1000}},
         {"name": "b", "image": "rootfs:/", "command": ["id"]},
@@ -387,7 +388,8 @@ fn host_paths_are_used_with_the_user_s_own_rights(bench: &Bench, name: &str) {
 }
 
 fn what_this_user_may_not_use_is_refused(bench: &Bench, name: &str) {
-    // Root's own, which nobody else may enter. What is this user's own can be used whatever its mode says.
+    // This directory belongs to root, and no other user may enter it. A user can use its own directories
+    // regardless of their mode.
     let inside = Path::new("/root/outrigger-inside");
     let volume = |kind: Value| {
         let host_path = json!({"path": inside, "type": kind});
@@ -411,7 +413,7 @@ fn what_this_user_may_not_use_is_refused(bench: &Bench, name: &str) {
             assert!(run.said().contains(part), "{case}: {part}\n{}", run.account());
         }
     }
-    // A path that cannot be made is known when that is tried.
+    // Whether a path can be created is known only after trying it.
     let host_path = json!({"path": "/etc/outrigger-not-ours", "type": "DirectoryOrCreate"});
     let pod = scripted(bench, "true", json!({}), json!({"volumes": [{"name": "v", "hostPath": host_path}]}));
     let mut run = Run::start(bench, &format!("{name}-made"), &pod, &[]);
@@ -423,12 +425,12 @@ fn what_this_user_may_not_use_is_refused(bench: &Bench, name: &str) {
     }
 }
 
-/// In a user namespace that allows no nested ones.
+/// Runs in a user namespace that allows no nested ones.
 fn a_user_namespace_that_is_refused_is_said(bench: &Bench, name: &str) {
     let manifest = bench.work.join(format!("{name}.json"));
     fs::write(&manifest, scripted(bench, "id", json!({}), json!({})).to_string())
         .expect("write the manifest");
-    // The limit applies to nested namespaces; without capabilities nothing else can be tried.
+    // The limit applies to nested namespaces. Without capabilities, the program cannot use another way.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -all --inh-caps -all \
                   --no-new-privs \"$@\"";
     let output = Command::new("unshare")

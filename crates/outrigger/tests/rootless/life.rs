@@ -1,4 +1,4 @@
-//! The life of a run: directories, other commands, signals, and leftovers.
+//! Tests the life of a run: directories, other commands, signals and leftovers.
 
 use std::fs;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn state_and_sockets_are_where_xdg_says(bench: &Bench, name: &str) {
         serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default()
     };
     let deadline = Instant::now() + Duration::from_secs(60);
-    // The same process, before and after it has become root of its namespace.
+    // It is the same process before and after it becomes root of its namespace.
     while ps()[0]["pid"] != json!(run.id()) {
         assert!(Instant::now() < deadline, "{}", ps());
         std::thread::park_timeout(Duration::from_millis(20));
@@ -59,7 +59,8 @@ fn state_and_sockets_are_where_xdg_says(bench: &Bench, name: &str) {
     assert_eq!(run.wait().expect("an end").code(), Some(143));
 }
 
-/// A directory of root's, in which an ordinary user can create nothing: it has neither etc/hosts nor /proc.
+/// The root directory belongs to root, and an ordinary user cannot create anything in it. It has neither
+/// etc/hosts nor /proc.
 fn a_root_of_another_user_needs_no_mount_points(bench: &Bench, name: &str) {
     let theirs = home().parent().expect("a directory").join("theirs");
     let script = "cat /etc/hosts; cat /etc/name; echo mine > /etc/new && cat /etc/new; echo x > /data/deep/f; \
@@ -74,14 +75,14 @@ fn a_root_of_another_user_needs_no_mount_points(bench: &Bench, name: &str) {
     assert!(!theirs.join("etc/hosts").exists() && !theirs.join("proc").exists(), "it is as it was");
 }
 
-/// As Vault's agent is run.
+/// Vault's agent runs with these settings.
 fn a_read_only_root_and_shared_processes(bench: &Bench, name: &str) {
     let container = json!({"securityContext": {"readOnlyRootFilesystem": true}});
     let spec = json!({"shareProcessNamespace": true});
     let script = "if touch /made 2>/dev/null; then exit 9; fi; echo read-only";
     let run = succeeds(bench, name, &scripted(bench, script, container.clone(), spec.clone()), &[]);
     assert!(run.output().contains("read-only"), "{}", run.account());
-    // Where the root is made of several mounts.
+    // In this case, the root consists of several mounts.
     let mut host = container;
     host["image"] = json!("rootfs:/");
     let name = format!("{name}-host");
@@ -126,7 +127,7 @@ fn interrupts_stop_pods_in_order(bench: &Bench, name: &str) {
     assert!(exited("main") < exited("sidecar"), "{}", run.account());
 }
 
-/// Processes of this user and of its ids in containers, with a text in their command line.
+/// The processes of this user and of its ids in containers that have a text in their command line.
 fn processes(mark: &str) -> Vec<String> {
     let lines = fs::read_dir("/proc").expect("processes").flatten().filter_map(|entry| {
         entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -146,7 +147,7 @@ fn a_killed_run_leaves_nothing(bench: &Bench, name: &str) {
     for turn in 0..3 {
         let mut run = Run::start(bench, &format!("{name}-{turn}"), &pod(spec.clone()), &flags);
         run.wait_for("its output", |run| run.output().contains("up"));
-        // The process that ends the uplink of the pods' network, which is in its pid namespace.
+        // The process that ends the uplink of the pods' network. It is in the network's pid namespace.
         let helper = format!("shim uplink /proc/{}/fd/", run.pid());
         let program = if seat::taken().as_deref() == Some("usual") { "/pasta " } else { "/slirp4netns " };
         let found = processes(&helper);
@@ -174,7 +175,7 @@ fn gone(mark: &str) {
     }
 }
 
-/// Without cgroups, and with a shared pid namespace: they are still found.
+/// The processes are found without cgroups and with a shared pid namespace.
 fn what_a_container_started_ends_with_it(bench: &Bench, name: &str) {
     let seconds = std::process::id() + 100_000;
     for (turn, fields) in
@@ -268,7 +269,7 @@ fn volumes_of_every_kind(bench: &Bench, name: &str) {
     assert_eq!(fs::read_dir(state.join("pods")).expect("the pods").count(), 0, "nothing is left");
 }
 
-/// The kernel does not permit an overlay of it as a whole.
+/// The kernel does not allow an overlay of the root as a whole.
 fn the_machine_s_own_root_is_a_root_too(bench: &Bench, name: &str) {
     let script = "set -e; ls /usr/bin/env > /dev/null; echo x > /new; echo x > /etc/new; rm /etc/new; \
                   echo x > /tmp/new-file-of-a-test; touch /usr/new; cat /etc/hostname";

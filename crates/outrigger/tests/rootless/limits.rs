@@ -1,4 +1,4 @@
-//! Cgroups, delegated to the user or not.
+//! Tests cgroups, delegated to the user or not.
 
 use serde_json::json;
 

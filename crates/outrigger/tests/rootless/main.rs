@@ -1,7 +1,7 @@
-//! `outrigger` for ordinary users: with and without subordinate ids, pasta, slirp4netns and cgroups.
+//! Tests `outrigger` for ordinary users: with and without subordinate ids, pasta, slirp4netns and cgroups.
 //!
-//! The tests are started by root, which prepares an environment (a seat, `seat.sh`) for each group of them
-//! and runs this program again there as an ordinary user.
+//! Root starts the tests. For each group of them, it prepares an environment (a seat, `seat.sh`) and runs
+//! this program there again as an ordinary user.
 
 mod identity;
 mod life;
@@ -64,7 +64,7 @@ fn pod(spec: Value) -> Value {
     pod
 }
 
-/// A pod of one container that runs a script, with more fields.
+/// A pod with one container that runs a script, with more fields.
 fn scripted(bench: &Bench, script: &str, container: Value, spec: Value) -> Value {
     let mut main = bench.container("main", script);
     main.as_object_mut().expect("fields").extend(container.as_object().expect("fields").clone());

@@ -1,4 +1,4 @@
-//! The network of pods: with pasta, with slirp4netns, with neither, and the host network.
+//! Tests the network of pods: with pasta, with slirp4netns, with neither, and the host network.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -27,8 +27,8 @@ pub(crate) const NEITHER: &[(&str, Test)] = &[
     ("the_machine_s_network_is_always_there", the_machine_s_network_is_there_when_asked_for),
 ];
 
-/// On the host network /sys is the machine's, with its cgroups mounted there; the container's own is mounted
-/// over them.
+/// On the host network, /sys is the machine's, with its cgroups mounted there. The container's own cgroups
+/// are mounted over them.
 pub(crate) const V2: &[(&str, Test)] = &[
     ("the_machine_s_network_is_there_with_cgroups_of_the_second_generation", cgroups_are_the_container_s_own),
     (
@@ -40,7 +40,7 @@ pub(crate) const V2: &[(&str, Test)] = &[
 const PRIVATE: [&str; 2] = ["--network", "private"];
 
 fn leads_out(bench: &Bench, name: &str) {
-    // A server on the machine's loopback, which must not be reachable.
+    // A server on the machine's loopback, which pods must not reach.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its number").port();
     let script = format!(

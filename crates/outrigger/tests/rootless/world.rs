@@ -1,12 +1,12 @@
-//! The world outside of the machine: a server, and a name server.
+//! Simulates the world outside the machine: a server and a name server.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::time::Duration;
 
-/// Its address.
+/// The address of the server.
 pub(crate) const ADDRESS: &str = "198.51.100.2";
-/// The address of every name.
+/// The address that the name server returns for every name.
 pub(crate) const NAMED: [u8; 4] = [192, 0, 2, 77];
 
 /// Serves until it is killed.
@@ -16,7 +16,7 @@ pub(crate) fn serve() -> ! {
     let listener = TcpListener::bind((ADDRESS, 7777)).expect("port 7777");
     loop {
         if let Ok((mut stream, _)) = listener.accept() {
-            // The client speaks first, as with real servers: the pasta of Debian 12 repeats data for a client
+            // The client sends first, as with real servers. The pasta of Debian 12 repeats data for a client
             // that has already closed its side.
             let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
             let _ = stream.read(&mut [0; 64]);
@@ -25,12 +25,12 @@ pub(crate) fn serve() -> ! {
     }
 }
 
-/// Every query is answered with the same address; those for IPv6 with none.
+/// Answers every query with the same address. Queries for IPv6 get an answer without an address.
 fn answer_names(socket: &UdpSocket) {
     let mut buffer = [0; 512];
     while let Ok((length, client)) = socket.recv_from(&mut buffer) {
         let question = &buffer[..length];
-        // Header of 12 bytes, a name that ends with a zero, type and class.
+        // A question has a header of 12 bytes, a name that ends with a zero, a type and a class.
         let Some(end) = question.iter().skip(12).position(|byte| *byte == 0).map(|at| 12 + at + 5) else {
             continue;
         };

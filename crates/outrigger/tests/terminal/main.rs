@@ -1,4 +1,4 @@
-//! `outrigger run` as seen by a user at a terminal: real pods on a real pseudo-terminal.
+//! Tests `outrigger run` as a user at a terminal sees it: real pods on a real pseudo-terminal.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)
 }
 
-/// A pod that is never ready and stops when told to.
+/// A pod that is never ready and ends when it gets TERM.
 const NAPPING: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -40,7 +40,7 @@ impl Manifest {
 
     fn run(&self, size: (u16, u16), args: &[&str], env: &[(&str, &str)]) -> Run {
         let mut run = Run::start(self.0.path(), size, args, env);
-        // Its trap is set once it has printed something.
+        // When it has printed something, its trap is set.
         run.until("failed probe", |s| s.text().contains("probe") && s.text().contains("nap | napping"));
         run
     }
@@ -79,7 +79,7 @@ fn a_run_ends_with_its_summary_on_a_clean_terminal() {
 fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     let manifest = Manifest::napping();
     let mut run = manifest.run(WIDE, &[], &[]);
-    // Which number is seen first depends on when the view is drawn.
+    // The first visible number depends on when the view is drawn.
     let tells = |line: &str| {
         let count = line.trim_start().strip_prefix("running, not ready: readiness probe failed (");
         let count = count.and_then(|rest| rest.split_once(" of 3), last: exit")?.0.parse::<u32>().ok());
@@ -99,7 +99,7 @@ fn a_waiting_container_shows_why_and_interrupts_stop_it() {
     assert!(screen.text().contains("  nap  main     code 3  ran"), "{}", screen.text());
 }
 
-/// The note after Ctrl-C of `attach` fits a narrow terminal, with the `^C` that the terminal shows in front of it.
+/// The note of `attach` after Ctrl-C fits a narrow terminal, together with the `^C` that the terminal echoes.
 #[test]
 fn the_note_of_an_interrupted_attach_fits_beside_the_echo_as_root() {
     const NARROW: (u16, u16) = (60, 24);
@@ -182,7 +182,7 @@ fn enter_leaves_no_copies_of_the_view() {
         let drawn = run.screen.drawings;
         run.until("drawing", |s| s.drawings > drawn);
     }
-    // Ctrl-C discards unread input; a drawing may be in progress.
+    // Ctrl-C discards unread input, and the view may be drawn at the same moment.
     run.press(b"typed\n");
     let drawn = run.screen.drawings;
     run.until("two drawings", |s| s.drawings > drawn + 1);
@@ -198,7 +198,7 @@ fn enter_leaves_no_copies_of_the_view() {
 fn enter_that_is_held_leaves_no_copies_on_a_small_terminal() {
     let manifest = Manifest::napping();
     let mut run = manifest.run((80, 10), &["--color", "never"], &[]);
-    // As fast as a keyboard repeats, while the view itself is drawn once a second.
+    // Keys repeat as fast as on a keyboard, while the view itself is drawn once a second.
     for _ in 0..20 {
         run.press(b"\n");
         let drawn = run.screen.drawings;
@@ -246,7 +246,7 @@ fn even_a_killed_run_leaves_the_terminal_clean() {
     let (status, screen, written) = run.end();
     assert_eq!(status.code(), None);
     assert_clean(&screen, &written);
-    // The next run removes what this one could not.
+    // The next run removes the leftovers of this one.
     let mut next = Command::new(env!("CARGO_BIN_EXE_outrigger"));
     next.args(["run", "--quiet", "--state-dir"]).arg(state.path()).arg(example("job.yaml"));
     assert_eq!(next.output().expect("a run").status.code(), Some(0));
@@ -261,7 +261,7 @@ fn without_a_cursor_to_move_lines_are_plain() {
     assert!(written.contains("work     exited with code 0 after"), "{written}");
 }
 
-/// Everything a terminal would interpret, and text that imitates other text.
+/// Every kind of control sequence, and text that imitates other text.
 const HOSTILE: &str = r#"
 apiVersion: v1
 kind: Pod

@@ -1,4 +1,4 @@
-//! Jobs.
+//! Tests Jobs.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn pair(kind: &str, reason: &str) -> (String, String) {
     (kind.to_owned(), reason.to_owned())
 }
 
-/// When something happened, in milliseconds of its day.
+/// The time of an event, in milliseconds of its day.
 fn at_ms(event: &Value) -> i64 {
     let time =
         event["time"].as_str().and_then(|t| t.split_once('T')).expect("a time").1.trim_end_matches('Z');
@@ -34,7 +34,7 @@ fn at_ms(event: &Value) -> i64 {
     (((part(0) * 60.0 + part(1)) * 60.0 + part(2)) * 1_000.0) as i64
 }
 
-/// The most pods of a run that existed at once.
+/// The maximum number of pods of a run that existed at the same time.
 fn most_at_once(run: &Run) -> usize {
     let (mut now, mut most) = (0_usize, 0);
     for event in run.events() {

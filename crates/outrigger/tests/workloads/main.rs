@@ -1,4 +1,4 @@
-//! Jobs, StatefulSets, Deployments and the like, with real containers.
+//! Tests Jobs, StatefulSets, Deployments and other workloads with real containers.
 
 mod jobs;
 mod replicas;

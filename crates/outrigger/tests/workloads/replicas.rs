@@ -1,4 +1,4 @@
-//! Workloads whose pods are kept running.
+//! Tests workloads whose pods are kept running.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub(crate) const ALL: [(&str, Test); 5] = [
     ("replicas_need_something_to_replicate", replicas_need_something_to_replicate),
 ];
 
-/// Ready a moment after its start; prints a message at the end.
+/// Becomes ready a moment after its start, and prints a message at its end.
 const SERVER: &str =
     "trap 'echo bye $(hostname); exit 0' TERM; sleep 0.3; touch /tmp/ready; sleep 600 & wait";
 
