@@ -56,7 +56,7 @@ def main():
             json.dump(results, f, indent=1)
 
 
-# Reads all that a port sends; asks on one connection; asks on new ones: MB/s, and twice microseconds.
+# Measures reading all that a port sends (MB/s), requests on one connection, and requests on new ones (microseconds).
 CLIENT = """
 import socket, statistics, sys, time
 host, stream, echo = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -148,21 +148,21 @@ class Bench:
         return env if done.returncode == 0 else None
 
     def make_containerd(self):
-        """A containerd that goes when its input ends."""
+        """Starts a containerd that ends when its input ends."""
         self.containerd = None
         if os.access(self.bare, os.X_OK) and shutil.which("containerd"):
             self.containerd = subprocess.Popen([self.bare, "containerd"], stdin=subprocess.PIPE,
                                                stdout=subprocess.PIPE, text=True)
             self.endpoint, self.image = self.containerd.stdout.readline().split()
 
-    # What a program sees of the kernel objects around it.
+    # Prints what a program sees of its kernel objects.
     OBJECTS = """cut -d' ' -f4- /proc/self/mountinfo | sort
         grep -E '^(Uid|Gid|Groups|Cap|Seccomp|NoNewPrivs)' /proc/self/status
         cat /proc/self/oom_score_adj /proc/self/uid_map; cut -d: -f2- /proc/self/cgroup; cd /dev; stat -c '%A %u %g %t:%T %N' *
         ip address show dev eth0; ip route"""
 
     def compare_objects(self):
-        """A floor that makes other objects than Outrigger is none."""
+        """Checks that the floor makes the same objects as Outrigger. Otherwise the comparison is invalid."""
         command = ["/bin/sh", "-c", self.OBJECTS]
         spec = {"restartPolicy": "Never", "hostname": "floor", "containers": [{"name": "main", "command": command}]}
         path = self.write("objects.json", self.pod("floor", spec))
@@ -174,7 +174,7 @@ class Bench:
 
     @staticmethod
     def normal(text):
-        """Without what differs from pod to pod: paths in state directories, ids, addresses."""
+        """Removes what differs from pod to pod: paths in state directories, ids, addresses."""
         text = re.sub(r"\S*/(etc/hosts|etc/hostname|etc/resolv.conf|messages/\S+|upper|work|rootfs)\b", "PATH", text)
         text = re.sub(r"\b\d{10}\b|eth0@if\d+|\b10\.\d+\.\d+\.\d+|fe80::[0-9a-f:]+|([0-9a-f]{2}:){5}[0-9a-f]{2}", "N", text)
         return [line.removeprefix("main | ") for line in text.splitlines()]
@@ -191,7 +191,7 @@ class Bench:
 
     @staticmethod
     def above(ours, floor):
-        """Figures of the floor beside ours."""
+        """The figures of the floor, and ours relative to it."""
         floor = statistics.median(floor)
         return {"floor s": round(floor, 3), "of floor": round(ours / floor, 2)}
 
@@ -203,7 +203,7 @@ class Bench:
 
     @staticmethod
     def compared(cri, bare):
-        """Figures of Outrigger on CRI beside those of bare calls."""
+        """The figures of Outrigger on CRI, compared with those of bare calls."""
         cri, bare = statistics.median(cri), statistics.median(bare)
         return {"cri s": round(cri, 3), "bare cri s": round(bare, 3), "cri of bare": round(cri / bare, 2)}
 
@@ -248,7 +248,7 @@ class Bench:
         contenders = ["outrigger", *modes, "runc"] + ["floor"] * bool(self.floor)
         out = {name: [] for name in contenders + ["podman", "cri", "bare cri"]}
         for n in range(self.rounds):
-            # In another order each time: what comes after bare runc finds other things in the caches.
+            # The order changes each time, because bare runc leaves the caches in another state for the next one.
             for name in contenders[n % len(contenders):] + contenders[:n % len(contenders)]:
                 if name == "runc":
                     out[name].append(sum(self.seconds(["runc", "run", "-b", self.bundle, "bench-%d-%d" % (n, i)])
@@ -277,7 +277,7 @@ class Bench:
         return result | beside
 
     def modes(self, path):
-        """Other ways to run a pod that work here, by name: flags."""
+        """Other ways to run a pod that work on this machine, as name and flags."""
         modes = {"userns host": ["--userns", "host"]}
         for runtime in ("runc", "crun"):
             flags = ["--oci-runtime", runtime]
@@ -435,7 +435,7 @@ class Bench:
     NODE_PODS = 250
 
     def start_node(self, env):
-        """Starts a node and waits until it says that it has taken over what there was: the process, seconds."""
+        """Starts a node and waits until it reports that it has adopted the pods. Returns the process and the seconds."""
         path = os.path.join(self.dir, "notify")
         if os.path.exists(path):
             os.unlink(path)
@@ -487,7 +487,7 @@ class Bench:
     SERVER = ("nc -ll -p 5001 -e dd if=/dev/zero bs=64k count=8192 2>/dev/null & exec nc -ll -p 5002 -e cat")
 
     def case_p(self):
-        """In a network namespace of its own, so that neither contender changes the machine's."""
+        """Runs in its own network namespace, so that no contender changes the machine's."""
         if not os.environ.get("BENCH_OWN_NETWORK"):
             figures = os.path.join(self.dir, "p.json")
             subprocess.run(["unshare", "--net", sys.executable, os.path.abspath(__file__), "--outrigger", self.outrigger,
@@ -512,7 +512,8 @@ class Bench:
             "ports": [{"containerPort": 5001, "hostPort": 18001}, {"containerPort": 5002, "hostPort": 18002}]}]}))
         contenders = {}
         try:
-            # First: it has the whole machine forward, which a run does not, and guards against until then.
+            # podman comes first, because it enables forwarding for the whole machine. A run does not, and blocks forwarding
+            # as long as it is off.
             if self.podman:
                 subprocess.run(["podman", "run", "-d", "--name", "bench-p", "-p", "28001:5001", "-p", "28002:5002",
                                 "localhost/bench:1", "/bin/sh", "-c", self.SERVER], env=self.podman, check=True,

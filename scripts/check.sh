@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests that need neither root nor packages: all but those that have `as_root` in their path, those of the
-# network, which make their own network namespaces, and the programs below. A new test belongs to them unless it says
-# otherwise.
+# Runs the tests that need neither root nor packages. It leaves out tests with `as_root` in their path, the network tests,
+# which create network namespaces, and the test programs below. A new test is included unless it is one of these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# These programs need root or packages of `make deps` as a whole.
+# All tests in these programs need root or packages of `make deps`.
 left_out='browser|conformance.*|containers|cri|cri_faults|differential|everyday|failures|images|node|oci|operator|package|rootless'
 programs=$(cargo metadata --no-deps --locked --format-version 1 |
   grep -oE '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*"' | cut -d'"' -f12 | sort -u)

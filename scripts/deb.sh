@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes a Debian package: scripts/deb.sh BINARY MACHINE DIRECTORY [GENERATOR].
-# GENERATOR is an outrigger that runs on this machine, BINARY itself if not given: it writes the manual pages, the
-# completions and the systemd unit. The same binary gives the same package.
+# Creates a Debian package: scripts/deb.sh BINARY MACHINE DIRECTORY [GENERATOR].
+# GENERATOR is an outrigger binary that runs on this machine (default: BINARY). It writes the manual pages, the
+# completions and the systemd unit. The same binary always gives the same package.
 set -euo pipefail
 binary=$1 machine=$2 directory=$3 generator=$(realpath "${4:-$1}")
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -22,7 +22,7 @@ mkdir -p "$root/DEBIAN" "$root/usr/lib/systemd/system" "$root/etc/outrigger/pods
   "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
 install -D -m 0755 "$binary" "$root/usr/bin/outrigger"
 
-# Nothing of this environment gets into what is generated.
+# Clear the environment, so that it does not influence the generated files.
 outrigger() { env -i PATH=/usr/bin:/bin "$generator" "$@"; }
 outrigger man --dir "$share/man/man1"
 outrigger completions bash > "$share/bash-completion/completions/outrigger"
@@ -69,7 +69,7 @@ Description: runs pods whose containers start, run and stop in the right order
  The service outrigger.service runs the manifests in /etc/outrigger/pods. It is
  not enabled when the package is installed.
 CONTROL
-# Pods go on running while the package is updated: the new node takes them over.
+# Pods keep running while the package is updated, because the new node adopts them.
 cat > "$root/DEBIAN/postinst" <<'SCRIPT'
 #!/bin/sh
 set -e
@@ -78,7 +78,7 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
   if [ -n "$2" ]; then systemctl try-restart outrigger.service; fi
 fi
 SCRIPT
-# Without the program nobody could stop them any more.
+# Stop the pods before the removal, because this needs the program.
 cat > "$root/DEBIAN/prerm" <<'SCRIPT'
 #!/bin/sh
 set -e

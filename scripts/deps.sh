@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Installs what the tests use and the machine lacks: a static busybox for the containers' root file system, a registry
-# and skopeo for the image tests, containerd, runc and network plugins for the tests of the CRI runtime (they start
-# their own), etcd for the tests of the operator (they skip without a kube-apiserver), a D-Bus daemon and a mock of systemd-logind for those of the node, uidmap, pasta and slirp4netns for the tests of ordinary users, chromium (some 110 MB to fetch) and a font for the pictures; OUTRIGGER_NO_BROWSER=1 leaves the last two
-# out, and the pictures unchecked.
+# Installs the packages that the tests need and this machine does not have:
+# - a static busybox for the containers' root file system
+# - a registry and skopeo for the image tests
+# - containerd, runc and network plugins for the tests of the CRI runtime, which start their own containerd
+# - etcd for the operator's tests, which are skipped without a kube-apiserver
+# - a D-Bus daemon and a mock of systemd-logind for the node's tests
+# - uidmap, pasta and slirp4netns for the tests of ordinary users
+# - chromium (a download of about 110 MB) and a font for the tests of pictures. OUTRIGGER_NO_BROWSER=1 leaves these two
+#   out, and the pictures are not tested.
 set -euo pipefail
 packages=()
 need() { command -v "$1" >/dev/null || packages+=("$2"); }
@@ -32,7 +37,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -o DPkg::Lock::Timeout=300 -y -qq --no-install-recommends "${packages[@]}"
 fi
-# Helm, for the tests of the chart, is no package of Debian's.
+# Helm, for the tests of the chart, is not a Debian package.
 tools=$(dirname "$0")/../target/tools
 if ! command -v helm >/dev/null && ! [ -x "$tools/bin/helm" ]; then
   echo "installing helm into target/tools"

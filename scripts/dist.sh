@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes what a release consists of in target/dist: for each machine of MACHINES ("x86_64 aarch64" if not given) an archive
-# with the static binary, its manual pages and completions, a Debian package and an SBOM; and SHA256SUMS of all.
-# scripts/static.sh says what another machine than this one needs.
+# Builds a release in target/dist. For each machine of MACHINES (default: "x86_64 aarch64"), this is an archive with the
+# static binary, its manual pages and completions, a Debian package and an SBOM. SHA256SUMS has the checksums of all files.
+# scripts/static.sh describes the requirements for machines other than this one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(scripts/version.sh)
@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 rm -rf "$dist"
 mkdir -p "$dist"
-# Manual pages, completions and the systemd unit are the same for all machines: the binary of this one writes them.
+# The binary for this machine writes the manual pages, completions and systemd unit, which are the same for all machines.
 generator=$(scripts/static.sh)
 for machine in ${MACHINES:-x86_64 aarch64}; do
   binary=$(scripts/static.sh "$machine")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds an OCI image of the static binary, without docker: scripts/image.sh [ARCHIVE].
-# The image holds the binary and nothing else; `outrigger operator install` runs it.
+# The image contains only the binary. `outrigger operator install` runs it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=${1:-target/outrigger-image.tar}
@@ -15,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/root/bin" "$work/oci/blobs/sha256"
 install -m 0755 "$binary" "$work/root/bin/outrigger"
-# The same binary gives the same image.
+# The same binary always gives the same image.
 tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$work/root" -cf "$work/layer.tar" bin
 digest() { sha256sum "$1" | cut -d' ' -f1; }
 size() { stat -c %s "$1"; }

@@ -3,8 +3,9 @@
 
 usage: scripts/operator-bench.py OUTRIGGER [kubelet|native|publish|webhook|memory|jobs|term|recreate]...
 
-Use a release build. The load of the machine is printed with every figure, and what part of its processors' time other machines on the same
-host took since the figure before: with more than a few percent no p99 means anything. operator_cluster.py says what is needed.
+Use a release build. Each figure is printed with the load of the machine, and with the share of processor time that other
+machines on the same host took since the previous figure. If it is more than a few percent, no p99 is meaningful.
+operator_cluster.py lists the requirements.
 """
 import datetime
 import http.client
@@ -24,7 +25,7 @@ from operator_cluster import KILL, NODE, SLEEP, Api, container, controlled, own_
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps?labelSelector=outrigger.dev/barrier"
 WAKE = {"KRUISE_CONTAINER_PRIORITY": "1"}
-# A connection costs the kubelet nothing; 50 commands a second would be what is measured.
+# Probe with a connection, which costs the kubelet little. With 50 commands a second, their cost would be measured.
 PROBE = {"readinessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 1}}
 
 
@@ -41,7 +42,7 @@ told_at = processor_times()
 
 
 def conditions():
-    """The load of the machine, and the share of time its host did not give to it since this was last asked."""
+    """The load of the machine, and the share of time that its host gave to others since the last call."""
     global told_at
     now = processor_times()
     spent = [after - before for before, after in zip(told_at, now)]
@@ -69,7 +70,8 @@ def follow_statuses(api):
 
 
 def kubelet(c, pods=50):
-    """Level ready until the next level's container runs, many pods launching at a time; beside it the same pods without priorities."""
+    """From a ready level to the running container of the next level, with many pods launching at a time. Compared with the same pods
+    without priorities."""
     api = Api(c)
     seen = follow_statuses(api)
     time.sleep(1)
@@ -93,7 +95,7 @@ def kubelet(c, pods=50):
 
 
 def native(c, pods=50):
-    """The same pods as for `kubelet`, with an operator that makes native sidecars of the higher levels."""
+    """The same pods as for `kubelet`, with an operator that turns the higher levels into native sidecars."""
     c.kill("operator")
     c.operator("--launch=native")
     api = Api(c)
@@ -102,7 +104,7 @@ def native(c, pods=50):
     for kind, pause, more in (("native", 1, {}), ("native-probed", 1, PROBE), ("native-burst", 0, {})):
         names = [f"{kind}-{i}" for i in range(pods)]
         launch(api, seen, names, WAKE, pause=pause, made=lambda pod: controlled(c, pod), **more)
-        # Without a probe it is ready when it runs, which the kubelet reports only with the start of the second.
+        # Without a probe, it is ready when it runs. The kubelet reports this only with the start of the second container.
         values = [max(0, took(c, seen, name, WAKE if more else {})) for name in names]
         what = "with a readiness probe every second, level ready" if more else "from the first container"
         tell(f"--launch=native, {pods} pods, {'one a second' if pause else 'at once'}, {what} to the next level's container running", values)
@@ -121,13 +123,13 @@ def launch(api, seen, names, env, pause=0, made=lambda pod: pod, **more):
 
 
 def took(c, seen, name, env=WAKE):
-    """Until the program wrote its first line: the kubelet reports up to a second later that it runs."""
+    """When the program wrote its first line. The kubelet reports up to a second later that it runs."""
     began = seen[(name, "first", "ready")] if env else wrote(c, name, "first")
     return wrote(c, name, "second") - began
 
 
 def wrote(c, name, container, instance=0, line=0):
-    """When an instance of a container wrote a line, by the log of containerd."""
+    """When an instance of a container wrote a line, according to containerd's log."""
     log, = (c.top / "podlogs").glob(f"default_{name}_*/{container}/{instance}.log")
     at = log.read_text().splitlines()[line].split()[0]
     moment = datetime.datetime.fromisoformat(re.sub(r"(\.\d{6})\d*", r"\1", at).replace("Z", "+00:00"))
@@ -135,7 +137,7 @@ def wrote(c, name, container, instance=0, line=0):
 
 
 def clear(c):
-    """Deletes every pod, and waits until nothing of them is left to be done."""
+    """Deletes every pod, and waits until all work for them is done."""
     api = Api(c)
     api.call("DELETE", PODS, {"gracePeriodSeconds": 0})
     none = lambda path: not api.call("GET", path + ("&" if "?" in path else "?") + "limit=1")["items"]
@@ -144,11 +146,11 @@ def clear(c):
 
 
 def nowhere(api):
-    """A node no kubelet looks after: what its pods report is written here."""
+    """Creates a node without a kubelet. This script writes the status of its pods."""
     try:
         api.call("POST", "/api/v1/nodes", {"metadata": {"name": "nowhere"}})
     except SystemExit:
-        pass  # it is there
+        pass  # it exists
 
 
 def make(api, names, executor):
@@ -160,7 +162,7 @@ def make(api, names, executor):
 
 def report_ready(api, name):
     status = lambda name, ready, state: {"name": name, "ready": ready, "started": ready, "restartCount": 0, "image": "i", "imageID": "i", "state": state}
-    # Not as refused: no kubelet ever starts it, and the operator would try to wake one again and again.
+    # The container is not reported as refused, because the operator would try to wake a kubelet repeatedly.
     statuses = [status("first", True, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}), status("second", False, {"waiting": {"reason": "ContainerCreating"}})]
     api.call("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Pending", "containerStatuses": statuses}}, "application/merge-patch+json")
 
@@ -173,7 +175,7 @@ def follow_keys(api):
 
 
 def buckets(c, name):
-    """A histogram of the operator's own."""
+    """Reads a histogram from the operator's metrics."""
     found = re.findall(name + r'_bucket\{le="([^"]+)"\} (\d+)', c.page("/metrics"))
     return {le: int(n) for le, n in found}
 
@@ -184,7 +186,7 @@ def share(before, after, bound):
 
 
 def publish(c, pods=500, rate=50):
-    """Level ready until its key is seen, with many pods launching: at a steady rate, and all at once."""
+    """From a ready level to the visible key, with many pods launching: at a steady rate, and all at once."""
     api = Api(c)
     nowhere(api)
     seen = follow_keys(api)
@@ -206,7 +208,7 @@ def publish(c, pods=500, rate=50):
                 time.sleep(pause)
             [job.result() for job in jobs]
         wait("every pod has its second key", lambda: all((name, "p_0") in seen for name in names), 300)
-        # From the API server's answer to the status: a key may be seen before that answer is.
+        # Measured from the API server's answer to the status. A key may be visible before that answer arrives.
         tell(f"{pods} pods, {what}: status written to key seen by a watch", [max(0, seen[(name, "p_0")] - written[name]) for name in names], "ms", 1000)
         after = buckets(c, "outrigger_barrier_publish_seconds")
         print(f"measured: the operator's own figure, from hearing of the status to the key: {share(before, after, '0.05')}, {share(before, after, '0.025')}", flush=True)
@@ -214,8 +216,8 @@ def publish(c, pods=500, rate=50):
 
 
 def call_webhook(port, body, count):
-    """How long a caller waits for the answer to each of its reviews, on a connection that stays open like the API server's; and, in turns, for an
-    answer that needs no work: the least that TLS, HTTP and this machine take."""
+    """How long a caller waits for the answer to each review, on a connection that stays open like the API server's. In turns with an
+    answer that needs no work, which is the minimum of TLS, HTTP and this machine."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=ssl._create_unverified_context(), timeout=60)
 
     def call(method, body):
@@ -237,7 +239,7 @@ def call_webhook(port, body, count):
 
 
 def webhook(c, pods=2000):
-    """How long the webhook takes: for a caller on the same machine, by the API server's clock, and by its own."""
+    """How long the webhook takes: for a caller on the same machine, by the API server's metrics, and by its own."""
     api = Api(c)
     nowhere(api)
     make(api, ["reviewed"], ThreadPoolExecutor(1))
@@ -290,7 +292,7 @@ def memory(c, pods=5000):
 
 
 def jobs(c, count=20):
-    """A Job's main is seen to exit until its pod has succeeded."""
+    """From the visible exit of a Job's main to the success of its pod."""
     api = Api(c)
     seen = follow_statuses(api)
     time.sleep(1)
@@ -306,7 +308,7 @@ def jobs(c, count=20):
 
 
 def term(c, count=10):
-    """A Job's main ends until its sidecar gets TERM and its pod has succeeded, by the containers' own logs."""
+    """From the end of a Job's main to the TERM of its sidecar and to the success of its pod, by the containers' own logs."""
     api = Api(c)
     seen = follow_statuses(api)
     time.sleep(1)
@@ -314,7 +316,7 @@ def term(c, count=10):
     for policy in "Never", "OnFailure":
         names = [f"term-{policy.lower()}-{i}" for i in range(count)]
         for name in names:
-            # At any moment between two looks of the kubelet.
+            # At a random moment between two checks of the kubelet.
             main = f"sleep {1 + random.random():.2f}; echo done"
             api.call("POST", PODS, pod(name, [container("main", main), container("sidecar", told, KILL)], policy=policy))
             wait(f"{name} has ended", lambda: (name, "succeeded") in seen and (name, "sidecar", "terminated") in seen, 60)
@@ -325,10 +327,10 @@ def term(c, count=10):
 
 
 def recreate(c, count=20):
-    """A container recreate request until the container is told to stop, and until it runs again, by the container's own log."""
+    """From a container recreate request to the container's TERM, and to its next start, by the container's own log."""
     api = Api(c)
     path = "/apis/apps.kruise.io/v1beta1/namespaces/default/containerrecreaterequests"
-    # A pod for each: a container that is restarted again and again meets the kubelet's back-off.
+    # One pod for each request, because the kubelet delays a container that is restarted repeatedly.
     names = [f"recreate-{i}" for i in range(count)]
     seen = follow_statuses(api)
     time.sleep(1)
@@ -338,7 +340,7 @@ def recreate(c, count=20):
     time.sleep(3)
     told, values = [], []
     for name in names:
-        # At any moment between two looks of the kubelet.
+        # At a random moment between two checks of the kubelet.
         time.sleep(1 + random.random())
         begun = time.time()
         api.call("POST", path, {"apiVersion": "apps.kruise.io/v1beta1", "kind": "ContainerRecreateRequest", "metadata": {"name": name},

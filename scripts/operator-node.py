@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the operator on a real one-node cluster and says what was seen: order, Jobs, restarts, crashes, rights.
+"""Runs the operator on a real one-node cluster and prints the results: order, Jobs, restarts, crashes, permissions.
 
 usage: scripts/operator-node.py OUTRIGGER [IMAGE] [launch|jobs|crashes|recreate|rights|installed]...
 
-IMAGE is the archive `make image` builds, for `installed`, which installs the operator as docs/guide/cluster.md says; without it the binary
-and its libraries are put into an image. operator_cluster.py says what is needed.
+IMAGE is the archive that `make image` builds. `installed` uses it to install the operator as docs/guide/cluster.md describes. Without it,
+the script builds an image of the binary and its libraries. operator_cluster.py lists the requirements.
 """
 import json
 import os
@@ -19,7 +19,7 @@ from operator_cluster import KILL, RUN, SLEEP, Api, container, controlled, image
 ARCHIVE = next((a for a in sys.argv[2:] if a.endswith(".tar")), None)
 PROBE = {"readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 1, "periodSeconds": 1}}
 POST_START = lambda seconds: {"lifecycle": {"postStart": {"exec": {"command": ["sleep", str(seconds)]}}}}
-# A hook that ends when the script says so, by touching the file: however slow the machine is, what must happen before that does.
+# A hook that ends when the script creates the file. So the steps before it happen in time on a slow machine, too.
 UNTIL = lambda file: f"until [ -e {file} ]; do sleep 0.1; done"
 PRE_STOP = lambda command: {"lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", command]}}}}
 
@@ -53,7 +53,7 @@ def launch(c):
     c.create(pod("hopeless", [container("app", SLEEP), container("migrate", "sleep 2; exit 6"), container("other", SLEEP)],
                  {"outrigger.dev/depends-on": "app: migrate completed"}, policy="Never"))
     wait("a pod fails whose gate never opens", lambda: phase(c, "hopeless") == "Failed")
-    # The kubelet would look at it after 10 s. On a busy machine everything takes longer in proportion.
+    # The kubelet would sync the pod after 10 s. On a busy machine, everything takes longer in proportion.
     limit = 8 * max(1, os.getloadavg()[0] / os.cpu_count())
     wait("its other containers are stopped", lambda: (status(c, "hopeless", "other") or {}).get("state", {}).get("terminated"), limit)
     say("a gate that never opens: the pod has failed, and what ran in it is stopped")
@@ -85,10 +85,10 @@ def deployed(c):
 
 
 def native_levels(c):
-    """With --launch=native: the levels above the lowest are native sidecars, in order, and no barrier is there."""
+    """With --launch=native, the levels above the lowest are native sidecars, in order, and there is no barrier."""
     c.kill("operator")
     c.operator("--launch=native")
-    # The second is ready, and the main may start, two seconds after it has started.
+    # The second one is ready two seconds after its start. Only then may the main start.
     late = {"readinessProbe": {"exec": {"command": ["sh", "-c", "test -e /ready"]}, "periodSeconds": 1}}
     levels = [container("main", SLEEP), container("second", f"(sleep 2; touch /ready) & {SLEEP}", {"KRUISE_CONTAINER_PRIORITY": "1"}, **late),
               container("first", SLEEP, {"KRUISE_CONTAINER_PRIORITY": "2"}, **PROBE)]
@@ -107,7 +107,7 @@ def native_levels(c):
 
 
 def killed_between_levels(c):
-    # `a` is ready when it is told to be: however slow the machine is, the operator is gone by then.
+    # `a` becomes ready when the script says so. So the operator has ended by then, even on a slow machine.
     told = {"readinessProbe": {"exec": {"command": ["test", "-e", "/ready"]}, "periodSeconds": 1}}
     each = [{**told, **POST_START(1)}, {**PROBE, **POST_START(1)}, PROBE]
     c.create(pod("ordered", [container(n, SLEEP, **more) for n, more in zip("abc", each)], {"apps.kruise.io/container-launch-priority": "Ordered"}))
@@ -141,7 +141,7 @@ def jobs(c):
     ignore = {**KILL, "KRUISE_TERMINATE_SIDECAR_IGNORE_EXIT_CODE": "true"}
     rows = [("ST-E-01", "Never", "sleep 1", SLEEP, KILL, 0, "Complete"), ("ST-E-02", "Never", "sleep 1", stubborn, ignore, 0, "Complete"),
             ("ST-E-03", "OnFailure", "exit 1", SLEEP, KILL, 1, "Failed"), ("ST-E-04", "OnFailure", "sleep 1", SLEEP, KILL, 0, "Complete"),
-            # Issue 1366 of Kruise: the sidecar exits with 143 and the kubelet would restart it.
+            # Issue 1366 of Kruise: the sidecar exits with 143, and the kubelet would restart it.
             ("issue 1366", "OnFailure", "sleep 1", "sleep 1000 & wait", KILL, 0, "Complete")]
     for row, policy, main, sidecar, env, limit, expected in rows:
         job(c, row.lower().replace(" ", "-"), main, sidecar, env, policy, limit)
@@ -158,7 +158,7 @@ def jobs(c):
 
 
 def delayed_sidecar(c):
-    """D7: sidecars run on after the main, and have a grace of their own."""
+    """KD7: sidecars keep running for a time after the main, and have their own grace period."""
     stubborn = "trap '' TERM; while :; do sleep 0.1; done"
     spec = pod("delayed", [container("main", "sleep 1"), container("s", stubborn, KILL)], policy="Never", terminationGracePeriodSeconds=60)["spec"]
     notes = {"outrigger.dev/sidecar-delay": "5s", "outrigger.dev/stop-grace": "s=1s"}
@@ -174,7 +174,7 @@ def delayed_sidecar(c):
 
 
 def two_sidecars(c):
-    """Sidecars that exit with an error when they are stopped are not restarted: a Job would count that as a failure."""
+    """Sidecars that exit with an error when they are stopped are not restarted, because a Job would count this as a failure."""
     hook = {"lifecycle": {"preStop": {"exec": {"command": ["sleep", "3"]}}}}
     rude = "trap 'exit 1' TERM; sleep 1000 & wait"
     for policy in "Never", "OnFailure":
@@ -192,7 +192,7 @@ def two_sidecars(c):
 
 
 def crashed_sidecars(c, count=30):
-    """With restartPolicy Never a sidecar that crashes is restarted, and the Job has the result of its main. Every time."""
+    """With restartPolicy Never, a sidecar that crashes is restarted, and the Job always has the result of its main."""
     names = [f"crashed-{i}" for i in range(count)]
     for name in names:
         job(c, name, "sleep 2", "exit 3", KILL, "Never")
@@ -203,7 +203,7 @@ def crashed_sidecars(c, count=30):
 
 
 def ordered_exit_codes(c, count=24):
-    """The same for sidecars that stop one after the other, however the kubelet's looks at its containers fall."""
+    """The same for sidecars that stop one after the other, whenever the kubelet checks its containers."""
     names = [f"ordered-143-{i}" for i in range(count)]
     containers = [container("main", "sleep 2"), *(container(n, "trap 'exit 143' TERM; sleep 1000 & wait", KILL) for n in "ab")]
     template = {"metadata": {"annotations": {"outrigger.dev/depends-on": "b: a started"}}, "spec": pod("x", containers, policy="Never")["spec"]}
@@ -211,7 +211,7 @@ def ordered_exit_codes(c, count=24):
         c.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": template}})
     results = [wait(f"Job {name} ends", lambda: finished(c, name), 300) for name in names]
     assert results == ["Complete"] * count, results
-    # How late `b` may start is not for this script to say: a busy kubelet reports the end of the main seconds after it has begun to start `b`.
+    # This does not check how late `b` starts. A busy kubelet may start `b` seconds before it reports the end of the main.
     phases = [p["status"]["phase"] for p in c.get("pods")["items"] if p["metadata"]["name"].startswith("ordered-143")]
     assert set(phases) == {"Succeeded"}, phases
     c.kubectl("delete", "jobs", *names, "--wait=false")
@@ -219,7 +219,7 @@ def ordered_exit_codes(c, count=24):
 
 
 def exit_codes(c):
-    """With restartPolicy Never a sidecar that is stopped and exits with 143 does not fail the Job. Not once."""
+    """With restartPolicy Never, a sidecar that is stopped and exits with 143 never fails the Job."""
     rounds, count = 4, 20
     results = []
     for turn in range(rounds):
@@ -260,12 +260,12 @@ def seconds(text):
 
 
 def stopped_at(c, name, container_name):
-    """When the instance before the current one has ended."""
+    """When the previous instance ended."""
     return seconds(status(c, name, container_name)["lastState"]["terminated"]["finishedAt"])
 
 
 def crashes(c):
-    """The agent is killed in the middle of a request: its work is finished once, not twice."""
+    """The agent is killed in the middle of a request. Its work is finished exactly once."""
     slow_stop = "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done"
     hook = PRE_STOP("echo hook >> /shared/hooks")
     shared = {"volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}
@@ -277,7 +277,7 @@ def crashes(c):
     c.kill("agent")
     time.sleep(1)
     c.agent()
-    # Forced: what was restarted since the request was made is stopped all the same.
+    # Forced: containers that were restarted after the request was created are stopped, too.
     request(c, "two", "web", ["side"], {"forceRecreate": True}, "v1alpha1")
     for name in "one", "two":
         succeeded(c, name)
@@ -290,7 +290,7 @@ def crashes(c):
 
 
 def hooks_once(c, shared):
-    """A request is deleted while its hook runs, and another is made for the same container."""
+    """A request is deleted while its hook runs, and another one is created for the same container."""
     hook = PRE_STOP("echo hook >> /shared/hooks; " + UNTIL("/shared/go"))
     for name in "same", "other":
         own = f"hook-{name}"
@@ -347,7 +347,7 @@ def orders(c):
     for row, _, is_ordered in rows:
         succeeded(c, row.lower())
         between = stopped_at(c, row.lower(), "sidecar") - stopped_at(c, row.lower(), "app")
-        # The hook of the new instance takes 5 s: in order, the sidecar is stopped after that.
+        # The hook of the new instance takes 5 s. With an order, the sidecar is stopped after that.
         again = seconds(started(c, row.lower(), "app")[0]) - stopped_at(c, row.lower(), "app")
         assert (between >= 5) if is_ordered else (between < again + 5), (row, between, again)
         say(f"{row}: sidecar stopped {between:.0f} s after app")
@@ -360,9 +360,9 @@ def deadlines(c):
     wait("hooked runs", both)
     request(c, "e5", "hooked", ["app", "sidecar"], activeDeadlineSeconds=3)
     states = verdict(c, "e5")["containerRecreateStates"]
-    # Kruise leaves them Pending; D3: what is not done when the deadline passes has failed.
+    # Kruise leaves them Pending. KD3: containers that are not done at the deadline have failed.
     assert [s["phase"] for s in states] == ["Failed", "Failed"], states
-    # The stop under way goes on, and the pod's next request does not wait for it.
+    # The stop that has begun continues, and the pod's next request does not wait for it.
     request(c, "e5-next", "hooked", ["sidecar"])
     succeeded(c, "e5-next")
     assert restarts(c, "hooked") == {"app": 0, "sidecar": 1}, restarts(c, "hooked")
@@ -388,7 +388,7 @@ def deadlines(c):
         return [("unready", x.get("message", "")) for x in conditions if x["type"] == "KruisePodReady" and x["status"] == "False"]
 
     seen = Api(c).watch("/api/v1/namespaces/default/pods?fieldSelector=metadata.name=hooked", unready)
-    # Nobody ends the hook: its grace does.
+    # Nothing ends the hook except its grace period.
     request(c, "e7", "hooked", ["app", "sidecar"], {"terminationGracePeriodSeconds": 3, "unreadyGracePeriodSeconds": 1})
     wait("the pod is made unready", lambda: any("default/e7" in message for _, message in list(seen)))
     succeeded(c, "e7")
@@ -425,7 +425,7 @@ def versions(c):
 
 
 def ended(c):
-    """Containers that do not come back, and pods that end meanwhile, are results."""
+    """Containers that do not start again, and pods that end in the meantime, are results."""
     for policy in "Fail", "Ignore":
         name = f"once-{policy.lower()}"
         c.create(pod(name, [container("a", SLEEP), container("b", SLEEP), container("c", SLEEP)], policy="Never"))
@@ -435,7 +435,7 @@ def ended(c):
         assert [s["phase"] for s in states] == ["Failed", "Failed"] and "does not start it again" in states[0]["message"], states
         runs = (status(c, name, "b")["state"].get("running") is not None)
         assert runs == (policy == "Fail"), (policy, states)
-    # It has the main end, and ends itself once the kubelet knows of that: a kubelet that did not would start it again.
+    # It makes the main end. It ends itself only when the kubelet knows this, because the kubelet would otherwise restart it.
     dies = container("proxy", f"trap 'touch /shared/go; {UNTIL('/shared/end')}; exit 1' TERM; while :; do sleep 0.1; done", restartPolicy="Always",
                      volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
     main = container("main", "until [ -e /shared/go ]; do sleep 0.1; done", volumeMounts=[{"name": "shared", "mountPath": "/shared"}])
@@ -450,7 +450,7 @@ def ended(c):
 
 
 def rights(c):
-    """The calls made so far, against the rules granted: the operator's and the agent's."""
+    """Compares the calls of operator and agent so far with the rules that they were granted."""
     for who, roles in ("outrigger-operator", [("clusterrole",), ("role", "-n", "outrigger-system")]), ("outrigger-agent", [("clusterrole",)]):
         granted = set()
         for kind, *more in roles:
@@ -473,7 +473,7 @@ def rights(c):
 
 
 def image_of(c):
-    """An image of the binary as it is, with the libraries it is linked with, where `make image` has not built one."""
+    """Builds an image of the binary and its libraries, if `make image` has not built one."""
     print("no image was given: the binary and its libraries are put into one", flush=True)
     root = c.top / "image"
     linked = subprocess.run(["ldd", c.outrigger], capture_output=True, text=True).stdout
@@ -486,7 +486,7 @@ def image_of(c):
 
 
 def installed(c):
-    """What docs/guide/cluster.md says: the image, `operator install`, a Job, and uninstalling."""
+    """Follows docs/guide/cluster.md: the image, `operator install`, a Job, and uninstalling."""
     for name in "operator", "agent":
         c.kill(name)
     ctr = ["ctr", "-a", str(c.sock), "-n", "k8s.io", "images"]
@@ -496,7 +496,7 @@ def installed(c):
     else:
         subprocess.run([*ctr, "import", image_of(c)], check=True, capture_output=True)
     env = {**os.environ, "KUBECONFIG": str(c.top / "admin.conf")}
-    # The operator so far was called by address.
+    # Until now, the API server called the operator by address.
     c.kubectl("delete", "mutatingwebhookconfiguration", "outrigger-operator")
     c.kubectl("delete", "lease", "-n", "outrigger-system", "outrigger-operator")
     done = subprocess.run([c.outrigger, "operator", "install", "--image", "localhost/outrigger:test", "--force"], capture_output=True, text=True, env=env)

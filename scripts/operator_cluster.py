@@ -1,8 +1,8 @@
 """A real one-node cluster with the operator in it, for operator-node.py and operator-bench.py.
 
-Uses only binaries that are there: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kubectl in
-KUBEBUILDER_ASSETS (else /usr/local/kubebuilder/bin), etcd, containerd and the CNI plugins of Debian. Needs root, python3,
-iproute2 and a static busybox. Everything runs in a network namespace and a directory of its own that is removed afterwards.
+Uses only installed binaries: kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and kubectl in
+KUBEBUILDER_ASSETS (default: /usr/local/kubebuilder/bin), etcd, containerd and Debian's CNI plugins. Needs root, python3,
+iproute2 and a static busybox. Everything runs in its own network namespace and directory, which are removed afterwards.
 """
 import hashlib
 import http.client
@@ -25,12 +25,12 @@ import time
 ASSETS = pathlib.Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
 NODE = "machine"
 ADDRESS = "10.79.0.1"
-# The socket is below /run, where the installed agent finds it.
+# The socket must be below /run, where the installed agent looks for it.
 RUN = pathlib.Path("/run/outrigger-operator-test")
 
 
 def own_network():
-    """Runs this script again in a network namespace of its own, with an address and a default route."""
+    """Runs this script again in its own network namespace, with an address and a default route."""
     if os.environ.get("OUTRIGGER_OPERATOR_NETNS"):
         return
     os.environ["OUTRIGGER_OPERATOR_NETNS"] = "1"
@@ -54,7 +54,7 @@ class Cluster:
         shutil.rmtree(RUN, ignore_errors=True)
         RUN.mkdir()
         self.sock = RUN / "containerd.sock"
-        # In memory: the disk of this machine is not what is looked at.
+        # The data is in memory, because the disk of this machine is not part of the test.
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-", dir="/dev/shm"))
 
     def spawn(self, name, *args, env=None):
@@ -111,7 +111,7 @@ class Cluster:
         self.kubelet()
         ready = lambda: " Ready" in self.kubectl("get", "node", NODE, check=False)
         for _ in range(6):
-            # On a busy machine the kubelet may be too early for the API server, and wait for minutes before it tries again.
+            # On a busy machine, the kubelet may start before the API server answers, and wait for minutes before it tries again.
             if soon(ready, 30):
                 return
             self.kill("kubelet")
@@ -194,17 +194,17 @@ state = "{t}/ctd/state"
         run = subprocess.run([self.outrigger, "operator", "install", "--webhook-url", f"https://127.0.0.1:{self.webhook}"], capture_output=True, text=True,
                              env={**os.environ, "KUBECONFIG": str(self.top / "admin.conf")})
         assert run.returncode == 0, run.stderr
-        # Each with a token of its own service account: the rights are the real ones, and the agent's is bound to its node.
+        # Each uses a token of its own service account, so it has the real permissions. The agent's token is bound to its node.
         token = lambda name, *more: self.kubectl("create", "token", name, "-n", "outrigger-system", "--duration", "6h", *more).strip()
         self.config("operator", token("outrigger-operator"))
         self.config("agent", token("outrigger-agent", "--bound-object-kind", "Node", "--bound-object-name", NODE))
 
     def tasks(self):
-        """What runs on containerd."""
+        """The containers that run on containerd."""
         return subprocess.run(["ctr", "-a", str(self.sock), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True).stdout.split()
 
     def execute(self, name, container, *command):
-        """Runs a command in a container, and returns what it prints."""
+        """Runs a command in a container, and returns its output."""
         return self.execute_in(status(self, name, container), *command)
 
     def execute_in(self, status, *command):
@@ -214,7 +214,7 @@ state = "{t}/ctd/state"
         return subprocess.run(ctr, capture_output=True, text=True).stdout
 
     def networks(self):
-        """The network namespaces that containerd has made for pods: it leaves them behind when it ends in the middle of removing one."""
+        """The network namespaces that containerd has created for pods. It leaves one behind if it ends while removing it."""
         ctr = ["ctr", "-a", str(self.sock), "-n", "k8s.io", "containers"]
         for found in subprocess.run([*ctr, "ls", "-q"], capture_output=True, text=True).stdout.split():
             info = subprocess.run([*ctr, "info", "--spec", found], capture_output=True, text=True).stdout
@@ -247,7 +247,7 @@ state = "{t}/ctd/state"
             subprocess.run(["umount", "-l", mount], capture_output=True)
 
     def end_shims(self):
-        """Ends the shims that containerd has left behind, known by its socket among their arguments."""
+        """Ends the shims that containerd has left behind. Their arguments contain its socket."""
         for proc in pathlib.Path("/proc").glob("[0-9]*"):
             try:
                 words = (proc / "cmdline").read_bytes().split(b"\0")
@@ -291,11 +291,11 @@ def wait(what, test, limit=180):
 
 
 def run(outrigger, steps):
-    """Starts everything, goes through the steps, and clears up; what went wrong is shown with the logs."""
+    """Starts everything, runs the steps and cleans up. Shows failures with the logs."""
     top = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-operator-"))
     os.chmod(top, 0o700)
     c = Cluster(top, os.path.abspath(outrigger))
-    # Told to stop, it clears up as well.
+    # The script cleans up after SIGTERM, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
     try:
         c.up()
@@ -320,7 +320,7 @@ def run(outrigger, steps):
 
 
 class Api:
-    """The API server without kubectl: one connection a thread."""
+    """A client of the API server without kubectl, with one connection per thread."""
 
     def __init__(self, c):
         self.c, self.local = c, threading.local()
@@ -337,7 +337,7 @@ class Api:
         return json.loads(text)
 
     def watch(self, path, keys):
-        """When each of the keys of an event was first seen, by a process of its own: what else is done here does not delay it."""
+        """When each of the keys of an event was first seen. A separate process watches, so other work in this script does not delay it."""
         seen, (here, there) = {}, multiprocessing.Pipe(False)
 
         def follow():
@@ -370,7 +370,7 @@ def container(name, command, env=None, **more):
     return {"name": name, "image": "localhost/busybox:1", "imagePullPolicy": "Never", "command": ["sh", "-c", command], "env": env, **more}
 
 
-# No loop: a hundred containers that start a program ten times a second would be what is measured.
+# There is no loop, because a hundred containers that start a program ten times a second would disturb the measurement.
 SLEEP = "trap 'exit 0' TERM; sleep 100000 & wait"
 KILL = {"KRUISE_TERMINATE_SIDECAR_WHEN_JOB_EXIT": "true"}
 
@@ -381,7 +381,7 @@ def pod(name, containers, annotations=None, policy="Always", **more):
 
 
 def controlled(c, pod):
-    """The pod as a controller would make it; its owner is an object that is always there."""
+    """The pod as a controller would create it. Its owner is an object that always exists."""
     if not hasattr(c, "owner"):
         found = c.get("configmap", "kube-root-ca.crt")["metadata"]
         c.owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": found["name"], "uid": found["uid"], "controller": True}

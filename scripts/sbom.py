@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Prints what the binary is made of, as a CycloneDX 1.5 document: scripts/sbom.py MACHINE VERSION.
+"""Prints the components of the binary as a CycloneDX 1.5 document: scripts/sbom.py MACHINE VERSION.
 
-Read from `cargo metadata` and Cargo.lock: the crates that are linked into or run for `outrigger` on that machine, without those of tests.
+The components are read from `cargo metadata` and Cargo.lock. They are the crates that are linked into `outrigger` for that machine or
+run during its build, without those of tests.
 """
 import json
 import os
@@ -50,7 +51,7 @@ def main():
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
-        # The same input gives the same document.
+        # The same input always gives the same document.
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, ' '.join([machine, version, *map(reference, ordered)]))}",
         "version": 1,
         "metadata": {

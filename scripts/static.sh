@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the static binary for a machine (x86_64 or aarch64) and prints its path: scripts/static.sh [MACHINE].
-# OUTRIGGER_BINARY_x86_64 and OUTRIGGER_BINARY_aarch64 name binaries that are there already.
-# For another machine than this one you need `rustup target add MACHINE-unknown-linux-gnu` and, on Debian, the packages
+# OUTRIGGER_BINARY_x86_64 and OUTRIGGER_BINARY_aarch64 are paths of existing binaries to use instead.
+# A build for another machine needs `rustup target add MACHINE-unknown-linux-gnu` and, on Debian, the packages
 # gcc-MACHINE-linux-gnu and libc6-dev-ARCHITECTURE-cross.
 set -euo pipefail
 cd "$(dirname "$0")/.."

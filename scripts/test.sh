@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests, or those that the given arguments of `cargo test` choose, and closes with one line that counts them.
+# Runs all tests, or those selected by the given arguments of `cargo test`. The last line of output counts them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the version of a package of this commit, in an order that dpkg understands: 0.1.0 at the tag v0.1.0,
-# 0.1.0~COMMITS.gHASH before it, 0.1.0+COMMITS.gHASH after it. Without git it is the version in Cargo.toml.
+# Prints the version of a package of this commit, so that dpkg sorts versions correctly: 0.1.0 at the tag v0.1.0,
+# 0.1.0~COMMITS.gHASH before it, 0.1.0+COMMITS.gHASH after it. Without git, it is the version in Cargo.toml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The first process of the emulated computer of vm-cgroup2.sh: sets a machine up that has cgroup v2 only, runs pods on it
-# and says `ok NAME` or `FAILED NAME` for everything it looks at.
+# The first process of the virtual machine of vm-cgroup2.sh. It sets up a machine that has only cgroup v2, runs pods on it
+# and prints `ok NAME` or `FAILED NAME` for each check.
 
 if [ "$1" != second ]; then
-  # The first root cannot be left by pivot_root, as containers do: move to another.
+  # Containers use pivot_root, which does not work in the initial root. So move to another root.
   mount -t tmpfs -o size=75% root /tmp
   for dir in bin etc lib lib64 modules probe usr init; do cp -a /$dir /tmp/; done
   mkdir -p /tmp/dev /tmp/proc /tmp/run /tmp/sys /tmp/tmp /tmp/var/lib
@@ -47,7 +47,7 @@ pod plain '  restartPolicy: Never
   containers:
   - {name: main, image: "rootfs:/", command: [sh, -c, "echo x >/etc/made; mount | grep \" / \"; exit 7"]}'
 
-# Before the module is loaded this is a kernel without overlayfs.
+# Before the module is loaded, the kernel has no overlayfs.
 run plain; say 'without overlayfs: exit code' equals $? 7
 say 'without overlayfs: the root is a copy' contains "$(cat /tmp/out)" 'main | '
 say 'without overlayfs: the image is not written to' test ! -e /etc/made
@@ -56,7 +56,7 @@ run plain; say 'with overlayfs: exit code' equals $? 7
 say 'with overlayfs: it is used' contains "$(cat /tmp/out)" 'overlay on / type overlay'
 say 'with overlayfs: the image is not written to' test ! -e /etc/made
 
-# From here on state is on a disk.
+# From here on, state is on a disk.
 say 'a disk' mount -t ext4 /dev/vda /var/lib
 mkdir -p /var/lib/tmp /var/lib/rootfs/tmp
 cp -a /bin /lib /lib64 /etc /usr /var/lib/rootfs/
@@ -142,7 +142,7 @@ say 'doctor' outrigger doctor
 outrigger doctor | sed 's/^/    /'
 
 if [ -x /bin/tests ]; then
-  # Those of `machines` hide cgroups from a machine that has more.
+  # The tests of `machines` hide cgroups, so they need a machine that has more of them.
   OUTRIGGER_TEST_PROBE=/var/lib/probe TMPDIR=/var/lib/tmp tests --skip machines:: 2>&1 | tee /tmp/tests | grep -v ' ok$'
   say 'tests of the runtime' sh -c 'grep -q "^test result: ok" /tmp/tests'
 fi

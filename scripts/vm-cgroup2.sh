@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs pods on a machine with nothing but cgroup v2: Debian's kernel in an emulated computer (qemu, no KVM needed), whose
-# files are an initramfs of busybox and the binaries given, and an empty ext4. What happens there is scripts/vm-cgroup2-guest.sh.
+# Runs pods on a machine that has only cgroup v2: Debian's kernel in qemu, without KVM. Its files are an initramfs with
+# busybox and the given binaries, and an empty ext4. It runs scripts/vm-cgroup2-guest.sh.
 #
-#   scripts/vm-cgroup2.sh OUTRIGGER [TESTS]      TESTS: the test program of the embedded runtime, run there as well
+#   scripts/vm-cgroup2.sh OUTRIGGER [TESTS]      TESTS: the test program of the embedded runtime, which is also run there
 set -euo pipefail
 outrigger=$(realpath "$1")
 tests=${2:+$(realpath "$2")}
@@ -39,23 +39,23 @@ binary() {
 binary "$outrigger" outrigger
 if [ -n "$tests" ]; then
   binary "$tests" tests
-  # There is no compiler there.
+  # The virtual machine has no compiler.
   gcc -static -O1 -o root/probe/probe "$here/../crates/embedded/tests/containers/syscalls.c"
 fi
-# OCI runtimes of this machine are tried there as well.
+# OCI runtimes of this machine are tested there as well.
 for runtime in runc crun; do
   if path=$(command -v $runtime); then binary "$path" $runtime; fi
 done
 cp "$here/vm-cgroup2-guest.sh" root/init
 chmod +x root/init
-# In the order they are loaded in; what the kernel has built in is not there.
+# The modules in loading order. Modules that are built into the kernel are not found.
 for name in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 mbcache jbd2 crc32c_generic ext4 overlay llc stp bridge veth nfnetlink nf_defrag_ipv4 nf_defrag_ipv6 libcrc32c nf_conntrack nf_nat nf_tables nft_chain_nat nft_masq; do
   found=$(find "$modules" -name "$name.ko*" -print -quit)
   if [ -n "$found" ]; then cp "$found" root/modules/; echo "$name" >>root/modules/order; fi
 done
 (cd root && find . -print0 | /bin/busybox cpio -0 -o -H newc 2>/dev/null | gzip -1) >initramfs.gz
 
-# Memory file systems of that kernel cannot be idmapped, which user namespaces take.
+# User namespaces need idmapped mounts, which that kernel does not support for memory file systems. So use a disk.
 rm -f disk.img
 truncate -s 4G disk.img
 mkfs.ext4 -q -F disk.img
