@@ -198,7 +198,7 @@ impl Store {
         self.lock().virtual_nodes.retain(|name| names.contains(name));
     }
 
-    /// Whether a node has an agent. `Unknown` if no pod was ever an agent, because agents may run in another
+    /// Whether a node has an agent. `Unknown` if there are no agent pods, because agents may run in another
     /// way.
     pub(crate) fn agent(&self, node: &str) -> Agent {
         let state = self.lock();

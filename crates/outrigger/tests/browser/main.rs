@@ -70,7 +70,7 @@ fn outrigger(dir: &Path, args: &[&str]) -> String {
     String::from_utf8(out.stdout).expect("text")
 }
 
-/// Adds a script to a page that reports problems in its pictures.
+/// Opens a page with a script that reports problems in its pictures.
 fn measured(browser: &Chromium, dir: &Path, name: &str, page: &str, size: (u32, u32)) -> Value {
     let script = format!("<script>{}</script>", include_str!("measure.js"));
     let page = match page.split_once("</body>") {

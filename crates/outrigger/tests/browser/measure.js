@@ -1,4 +1,4 @@
-// Looks at the pictures of a page as a reader would: is everything in the picture, and can everything be read?
+// Checks the pictures of a page: all parts must be inside the picture, and all texts must be readable.
 const problems = [];
 let pictures = 0;
 let smallest = Infinity;
@@ -6,7 +6,7 @@ const read = new Set();
 const shown = (element) => element.firstChild ? element.firstChild.textContent : element.className.baseVal;
 for (const picture of document.querySelectorAll("svg")) {
   if (picture.parentElement.closest("svg") === null && picture.querySelector("svg")) continue;
-  // The page has another one for this window.
+  // Skip hidden pictures. The page shows another one in this window.
   if (picture.getClientRects().length === 0) continue;
   pictures += 1;
   const frame = picture.getBoundingClientRect();
@@ -20,7 +20,7 @@ for (const picture of document.querySelectorAll("svg")) {
     if (box.width === 0) problems.push(`nothing is shown of ${shown(element)}`);
     if (!within(box)) problems.push(`${shown(element)} leaves the picture`);
   }
-  // Words that touch read as one.
+  // Texts that touch each other cannot be read.
   const wide = (box) => ({ left: box.left - 1.5, right: box.right + 1.5, top: box.top, bottom: box.bottom });
   for (let i = 0; i < texts.length; i++)
     for (let j = 0; j < i; j++)

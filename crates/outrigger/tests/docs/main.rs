@@ -42,7 +42,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A directory that looks like the project's, with its own copies of the examples' directories.
+/// A temporary directory with a copy of the examples, in which the commands run.
 struct Shell {
     dir: tempfile::TempDir,
     beside: Vec<Child>,
@@ -250,7 +250,7 @@ fn every_difference_is_pinned_by_a_test_that_exists() {
             let is_file = name.contains(['/', '.']);
             let exists = match (is_case, is_file) {
                 (true, _) => root().join(format!("tests/conformance/{name}.yaml")).exists(),
-                // The test has the name of its file.
+                // This is a file. The test in it is named after it in the cell.
                 (false, true) => true,
                 (false, false) => sources.contains(&format!("fn {name}(")),
             };

@@ -147,7 +147,7 @@ fn a_killed_run_leaves_nothing(bench: &Bench, name: &str) {
     for turn in 0..3 {
         let mut run = Run::start(bench, &format!("{name}-{turn}"), &pod(spec.clone()), &flags);
         run.wait_for("its output", |run| run.output().contains("up"));
-        // The process that ends the uplink of the pods' network. It is in the network's pid namespace.
+        // This process ends the uplink of the pods' network, which is in its pid namespace.
         let helper = format!("shim uplink /proc/{}/fd/", run.pid());
         let program = if seat::taken().as_deref() == Some("usual") { "/pasta " } else { "/slirp4netns " };
         let found = processes(&helper);
