@@ -54,7 +54,7 @@ pub enum OnFailure {
     /// The failed operation is retried, even if a retry cannot help.
     Retry,
     /// The failed operation is retried if waiting may help. Otherwise the pod is stopped.
-    StopIfHopeless,
+    StopIfPermanent,
     /// The pod is stopped before anything is retried.
     Stop,
 }

@@ -623,14 +623,14 @@ impl<R: Runtime> Worker<R> {
         for mut entry in std::mem::take(&mut self.entries) {
             let mut failure = verdict::failure(self.engine.plan(), self.engine.observation(), &entry);
             let container = entry.container;
-            let is_hopeless = entry.event.outlook() == Some(Outlook::Hopeless);
+            let is_hopeless = entry.event.outlook() == Some(Outlook::Permanent);
             match self.on_failure {
                 _ if end.is_some() || failure.is_none() => failure = None,
-                OnFailure::Stop | OnFailure::StopIfHopeless if is_hopeless => {
+                OnFailure::Stop | OnFailure::StopIfPermanent if is_hopeless => {
                     end = Some(Event::CannotStart { container, grace_ms });
                 }
                 OnFailure::Stop => end = Some(Event::NotRetried { container, grace_ms }),
-                OnFailure::StopIfHopeless | OnFailure::Retry => failure = None,
+                OnFailure::StopIfPermanent | OnFailure::Retry => failure = None,
             }
             if failure.is_some() {
                 entry.event.remove_retry();

@@ -86,7 +86,7 @@ struct Execs {
 }
 
 /// The location of a container, used to find what is left of it if its shim does not answer.
-pub(crate) struct Remains {
+pub(crate) struct ContainerLocation {
     pub(crate) dir: PathBuf,
     pub(crate) cgroup: String,
     pub(crate) hierarchies: Hierarchies,
@@ -99,7 +99,7 @@ impl Link {
         id: ContainerId,
         create: Request,
         stop_signal: i32,
-        remains: Remains,
+        remains: ContainerLocation,
     ) -> Self {
         let link = Self::new(Shim::New(spawner, id), stop_signal, remains);
         link.send(create);
@@ -108,7 +108,7 @@ impl Link {
 
     /// Connects to the shim of a container that another process created. If the shim has ended, the phase
     /// shows that.
-    pub(crate) fn adopt(state: &ContainerState, remains: Remains) -> Self {
+    pub(crate) fn adopt(state: &ContainerState, remains: ContainerLocation) -> Self {
         let shim = connect(&remains.dir).map_or(Shim::Gone, Shim::Running);
         // A missing signal means that the state is lost.
         let stop_signal = if state.stop_signal > 0 { state.stop_signal } else { libc::SIGTERM };
@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    fn new(shim: Shim, stop_signal: i32, remains: Remains) -> Self {
+    fn new(shim: Shim, stop_signal: i32, remains: ContainerLocation) -> Self {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let (phase_tx, phase) = watch::channel(Phase::Creating);
         let (gone_tx, gone) = watch::channel(false);
@@ -436,7 +436,7 @@ enum Shim {
 struct Driver {
     phase: watch::Sender<Phase>,
     shared: Arc<Shared>,
-    remains: Remains,
+    remains: ContainerLocation,
 }
 
 impl Driver {

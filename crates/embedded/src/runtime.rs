@@ -14,7 +14,7 @@ use tokio::sync::{OnceCell, watch};
 
 use super::cgroup::{self, Hierarchies};
 use super::fault::Fault;
-use super::link::{Link, Phase, Remains};
+use super::link::{ContainerLocation, Link, Phase};
 use super::network::{self, Forwarders, Uplink};
 use super::oci::{self, OciRuntimes};
 use super::oci_runtime::OciRuntime;
@@ -468,8 +468,8 @@ impl EmbeddedRuntime {
         adopted
     }
 
-    fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> Remains {
-        Remains {
+    fn remains(&self, sandbox: &SandboxId, id: &ContainerId, dir: &Path) -> ContainerLocation {
+        ContainerLocation {
             dir: dir.to_owned(),
             cgroup: cgroup::container_path(&sandbox.0, &id.0),
             hierarchies: self.hierarchies.clone(),

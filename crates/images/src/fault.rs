@@ -106,18 +106,18 @@ pub(super) fn said(text: &str) -> String {
 }
 
 /// Adds the operation and its path to file system errors.
-pub(super) trait Doing<T> {
+pub(super) trait FailedTo<T> {
     /// Adds a verb, such as `read` or `write`, and the path.
     fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
+impl<T> FailedTo<T> for io::Result<T> {
     fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault> {
         self.map_err(|error| Fault::io(format_args!("cannot {verb} {}", path.display()), &error))
     }
 }
 
-impl<T> Doing<T> for rustix::io::Result<T> {
+impl<T> FailedTo<T> for rustix::io::Result<T> {
     fn failed_to(self, verb: &str, path: &Path) -> Result<T, Fault> {
         self.map_err(io::Error::from).failed_to(verb, path)
     }

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::auth;
 use super::digest::Digest;
-use super::fault::{Doing, Fault};
+use super::fault::{FailedTo, Fault};
 use super::limits::{Budget, ImageLimits};
 use super::local::{self, LocalImage};
 use super::model::{
@@ -24,7 +24,7 @@ use super::model::{
 use super::progress::Progress;
 use super::reference::{Name, Source};
 use super::registries::{Endpoint, Registries};
-use super::registry::{Clients, Pace, Patience, Registry, broken};
+use super::registry::{Clients, DownloadSpeed, Registry, Retries, broken};
 use super::store::{Scratch, Store};
 use super::tree::is_opaque;
 use super::unpack::{check_layer, digest_mismatch, unpack_layer};
@@ -493,7 +493,7 @@ async fn download(
         budget,
         space_checked: 0,
     };
-    let mut patience = Patience::new();
+    let mut patience = Retries::new();
     while let Err(fault) = download_rest(registry, &layer.digest, &mut partial).await {
         patience.after(fault).await?;
     }
@@ -511,7 +511,7 @@ async fn download_rest(registry: &Registry, digest: &Digest, partial: &mut Parti
         partial.restart().failed_to("write", partial.path)?;
     }
     // A server that sends a byte now and then would never time out and never finish.
-    let mut pace = Pace::new();
+    let mut pace = DownloadSpeed::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| broken(&error))? {
         partial.push(&chunk)?;
         pace.received(chunk.len())?;

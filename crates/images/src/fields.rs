@@ -88,7 +88,7 @@ pub(super) static DOCKER_ARCHIVE: Object = Object(&[
 ]);
 
 /// Why a document is refused.
-pub(super) enum Unclear {
+pub(super) enum RefusedDocument {
     /// It is not JSON.
     Unreadable(serde_json::Error),
     /// Programs disagree about a field. The text says which.
@@ -96,13 +96,13 @@ pub(super) enum Unclear {
 }
 
 /// Checks that every known field occurs only once, and only in its correct spelling.
-pub(super) fn check(bytes: &[u8], object: &'static Object) -> Result<(), Unclear> {
+pub(super) fn check(bytes: &[u8], object: &'static Object) -> Result<(), RefusedDocument> {
     let found = Cell::new(None);
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let walked = Walk { object, found: &found }.deserialize(&mut json).and_then(|()| json.end());
     match (found.take(), walked) {
-        (Some(why), _) => Err(Unclear::Ambiguous(why)),
-        (None, walked) => walked.map_err(Unclear::Unreadable),
+        (Some(why), _) => Err(RefusedDocument::Ambiguous(why)),
+        (None, walked) => walked.map_err(RefusedDocument::Unreadable),
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn depth_is_bounded() {
         let deep = format!(r#"{{"layers":{}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
-        assert!(matches!(check(deep.as_bytes(), &DOCUMENT), Err(Unclear::Unreadable(_))));
+        assert!(matches!(check(deep.as_bytes(), &DOCUMENT), Err(RefusedDocument::Unreadable(_))));
         let free = format!(r#"{{"annotations":{}1{}}}"#, r#"{"a":"#.repeat(100), "}".repeat(100));
         assert!(check(free.as_bytes(), &DOCUMENT).is_ok());
     }

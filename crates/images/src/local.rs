@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::archive::{Archive, Kind, Sizes, Skip};
 use super::digest::Digest;
-use super::fault::{Doing, Fault};
+use super::fault::{FailedTo, Fault};
 use super::fields;
 use super::limits::{Budget, Counted, Metered};
 use super::model::{

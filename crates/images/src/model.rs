@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use super::digest::Digest;
 use super::fault::{Fault, said};
-use super::fields::{self, Unclear};
+use super::fields::{self, RefusedDocument};
 use outrigger_runtime::Image;
 
 /// The largest manifest. Real ones are much smaller, and most registries refuse larger ones.
@@ -265,8 +265,10 @@ fn neither() -> Fault {
 /// Checks that every program reads the same fields.
 pub(super) fn clear(bytes: &[u8], object: &'static fields::Object, document: &str) -> Result<(), Fault> {
     fields::check(bytes, object).map_err(|unclear| match unclear {
-        Unclear::Unreadable(error) => Fault::Damaged(format!("the image {document} cannot be read: {error}")),
-        Unclear::Ambiguous(why) => ambiguous_document(document, &why),
+        RefusedDocument::Unreadable(error) => {
+            Fault::Damaged(format!("the image {document} cannot be read: {error}"))
+        }
+        RefusedDocument::Ambiguous(why) => ambiguous_document(document, &why),
     })
 }
 

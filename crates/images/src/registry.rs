@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::auth::Credential;
 use super::digest::Digest;
-use super::fault::{Doing, Fault, said};
+use super::fault::{FailedTo, Fault, said};
 use super::model::manifest_types;
 use super::registries::{Endpoint, Tls, is_loopback};
 
@@ -526,14 +526,14 @@ pub(super) fn broken(error: &reqwest::Error) -> Fault {
 }
 
 /// Measures the speed of a download, and fails if it is too slow.
-pub(super) struct Pace {
+pub(super) struct DownloadSpeed {
     since: Instant,
     bytes: u64,
 }
 
-impl Pace {
+impl DownloadSpeed {
     pub(super) fn new() -> Self {
-        Pace { since: Instant::now(), bytes: 0 }
+        DownloadSpeed { since: Instant::now(), bytes: 0 }
     }
 
     /// Counts received bytes. Fails if the download is too slow.
@@ -548,20 +548,20 @@ impl Pace {
                 self.bytes
             )));
         }
-        *self = Pace::new();
+        *self = DownloadSpeed::new();
         Ok(())
     }
 }
 
 /// Counts attempts, and increases the delays between them.
-pub(super) struct Patience {
+pub(super) struct Retries {
     left: u32,
     pause: Duration,
 }
 
-impl Patience {
+impl Retries {
     pub(super) fn new() -> Self {
-        Patience { left: ATTEMPTS - 1, pause: FIRST_PAUSE }
+        Retries { left: ATTEMPTS - 1, pause: FIRST_PAUSE }
     }
 
     /// Waits if the failure may be temporary and there were not too many attempts. Otherwise returns the
@@ -580,7 +580,7 @@ impl Patience {
 
 /// Retries temporary failures a few times.
 async fn retry<T, F: Future<Output = Result<T, Fault>>>(mut attempt: impl FnMut() -> F) -> Result<T, Fault> {
-    let mut patience = Patience::new();
+    let mut patience = Retries::new();
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
@@ -658,7 +658,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_trickles_is_given_up() {
-        let (mut fast, mut slow) = (Pace::new(), Pace::new());
+        let (mut fast, mut slow) = (DownloadSpeed::new(), DownloadSpeed::new());
         for second in 0..120 {
             tokio::time::advance(Duration::from_secs(1)).await;
             fast.received(2000).unwrap();

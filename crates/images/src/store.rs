@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::fault::{Doing, Fault};
+use super::fault::{FailedTo, Fault};
 use super::reference::Name;
 use outrigger_runtime::private;
 

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::fault::{Doing, Fault};
+use super::fault::{FailedTo, Fault};
 use outrigger_runtime::tree::Descent;
 
 /// The most symbolic links that are followed, as in the kernel.

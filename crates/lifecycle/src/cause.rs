@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outlook {
     /// Something outside the pod may fix it, so it is retried.
-    MayHeal,
+    MayRecover,
     /// Pod, image and machine contradict each other: every retry would fail in the same way.
-    Hopeless,
+    Permanent,
 }
 
 /// Why a pod or one of its containers does not start.
@@ -29,7 +29,7 @@ impl Cause {
     pub fn outlook(self) -> Outlook {
         match self {
             Cause::Pull(cause) => match cause {
-                PullCause::InvalidName => Outlook::Hopeless,
+                PullCause::InvalidName => Outlook::Permanent,
                 // Images get loaded, pushed or copied, registries come back, credentials are renewed and
                 // disks are cleaned up.
                 PullCause::NeverPull
@@ -38,7 +38,7 @@ impl Cause {
                 | PullCause::Unreachable
                 | PullCause::NotOnDisk
                 | PullCause::NoSpace
-                | PullCause::Damaged => Outlook::MayHeal,
+                | PullCause::Damaged => Outlook::MayRecover,
             },
             Cause::Sandbox(cause) => match cause {
                 // Ports become free. Addresses and paths appear, when the service that owns them starts.
@@ -46,7 +46,7 @@ impl Cause {
                 | SandboxCause::NoSuchHostIp { .. }
                 | SandboxCause::HostPortFailed { .. }
                 | SandboxCause::HostPathMissing { .. }
-                | SandboxCause::VolumeFailed { .. } => Outlook::MayHeal,
+                | SandboxCause::VolumeFailed { .. } => Outlook::MayRecover,
                 // Neither the privileges of a process nor the settings that a kernel has grow with time.
                 SandboxCause::HostPortDenied { .. }
                 | SandboxCause::HostPathDenied { .. }
@@ -54,11 +54,11 @@ impl Cause {
                 | SandboxCause::SysctlRefused { .. }
                 | SandboxCause::NoSuchFsGroup
                 | SandboxCause::VolumeUnsupported { .. }
-                | SandboxCause::Unsupported => Outlook::Hopeless,
+                | SandboxCause::Unsupported => Outlook::Permanent,
             },
             Cause::Start(cause) => match cause {
                 // Other containers and programs change what volumes hold.
-                StartCause::SubPath { .. } => Outlook::MayHeal,
+                StartCause::SubPath { .. } => Outlook::MayRecover,
                 // Neither a present image nor the users of this machine change.
                 StartCause::RootForbidden
                 | StartCause::NoSuchId
@@ -68,7 +68,7 @@ impl Cause {
                 | StartCause::WorkingDir
                 | StartCause::BadReference
                 | StartCause::UnusableImage
-                | StartCause::Unsupported => Outlook::Hopeless,
+                | StartCause::Unsupported => Outlook::Permanent,
             },
         }
     }
@@ -265,7 +265,7 @@ mod tests {
             Cause::Sandbox(B::VolumeFailed { volume }),
         ];
         for (causes, outlook, word) in
-            [(&hopeless[..], Outlook::Hopeless, "ends"), (&may_heal, Outlook::MayHeal, "tried again")]
+            [(&hopeless[..], Outlook::Permanent, "ends"), (&may_heal, Outlook::MayRecover, "tried again")]
         {
             for cause in causes {
                 assert_eq!(cause.outlook(), outlook, "{cause:?}");

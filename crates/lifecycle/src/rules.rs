@@ -172,7 +172,7 @@ fn others_passed(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> b
 
 /// Whether a closed gate can never open: the container it waits for has ended for good, did not succeed and
 /// never was ready.
-pub fn gate_hopeless(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
+pub fn gate_can_never_open(plan: &Plan, obs: &Observation, index: usize, gate: &Gate) -> bool {
     let (p, c) = (&plan.containers[gate.on], &obs.containers[gate.on]);
     gate.need != Need::Launched && final_exit(p, c).is_some() && !gate_open(plan, obs, index, gate)
 }

@@ -352,7 +352,7 @@ impl EarlyEnd {
 
     /// Records a pod that ends because it can never start. Returns the message to print.
     fn hopeless(&mut self, failure: &Failure) -> Option<String> {
-        if self.on_failure != OnFailure::StopIfHopeless {
+        if self.on_failure != OnFailure::StopIfPermanent {
             return None;
         }
         self.has_hopeless = true;

@@ -264,7 +264,7 @@ impl Args {
         match (self.fail_fast, self.keep_trying) {
             (true, _) => OnFailure::Stop,
             (false, true) => OnFailure::Retry,
-            (false, false) => OnFailure::StopIfHopeless,
+            (false, false) => OnFailure::StopIfPermanent,
         }
     }
 

@@ -69,7 +69,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);
     let state_dir = given_or_default(state_dir.as_deref()).ok();
     let runtime = Some(RuntimeKind::Embedded(oci_settings(&manifest)?));
-    let machine = Machine { runtime, state_dir, on_failure: OnFailure::StopIfHopeless };
+    let machine = Machine { runtime, state_dir, on_failure: OnFailure::StopIfPermanent };
     let mut found: Vec<Diagnostic> =
         check(&manifest, &args.read.features()).into_iter().flat_map(|c| c.diagnostics).collect();
     found.extend(check_machine(&manifest, &machine));

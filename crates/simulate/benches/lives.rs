@@ -7,7 +7,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_lifecycle::{Decision, Engine, Event, FeatureGates, Plan, PodInput, Time, decide, plan};
-use outrigger_simulate::{Options, Scenario, Script, ScriptDuration, Simulator, Tape};
+use outrigger_simulate::{Options, Scenario, Script, ScriptDuration, Simulator, TraceRecording};
 use serde_json::{Value, json};
 
 /// A job with `n` containers: one init container, sidecars with startup and readiness probes, and mains.
@@ -107,7 +107,7 @@ fn lives(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("recorded", n), |b| {
             b.iter(|| {
                 let mut engine = Engine::new(plan.clone(), Time(0));
-                let mut tape = Tape::new(&plan, 100_000);
+                let mut tape = TraceRecording::new(&plan, 100_000);
                 simulator.run(&mut engine, &scenario, 1, &options, &mut tape);
                 black_box(tape.into_entries())
             });

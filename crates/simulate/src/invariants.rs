@@ -42,7 +42,7 @@ pub struct Checker<'p> {
     updates: &'p [(u64, Plan)],
     /// For each container, those that must have ended before it is told to stop.
     before: Vec<Vec<usize>>,
-    books: Vec<Book>,
+    books: Vec<ContainerHistory>,
     sandbox_ready: bool,
     since: Time,
     stop: Option<StopBook>,
@@ -72,7 +72,7 @@ struct RerunBook {
 
 /// What the checker knows about one container.
 #[derive(Debug, Clone, Default)]
-struct Book {
+struct ContainerHistory {
     attempt: u32,
     /// Whether an instance with this number was started.
     used: bool,
@@ -88,21 +88,21 @@ struct Book {
     ever_completed: bool,
     /// All its gates were open at some time before its first start.
     gates_were_open: bool,
-    exit: Option<ExitBook>,
-    hook: HookBook,
-    probes: [ProbeBook; 3],
-    kill: Option<KillBook>,
+    exit: Option<ExitHistory>,
+    hook: HookHistory,
+    probes: [ProbeHistory; 3],
+    kill: Option<KillHistory>,
     signalled: Option<Time>,
     /// The KEP's preStop hook that runs before any main is stopped.
-    first_pre_stop: HookBook,
+    first_pre_stop: HookHistory,
     /// The preStop hook that runs before its own signal.
-    pre_stop: HookBook,
+    pre_stop: HookHistory,
     /// Whether it ended for good in a sandbox that was lost.
     of_lost_sandbox: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ExitBook {
+struct ExitHistory {
     code: i32,
     failed: bool,
     at: Time,
@@ -110,14 +110,14 @@ struct ExitBook {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct KillBook {
+struct KillHistory {
     reason: KillReason,
     since: Time,
     deadline: Time,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-enum HookBook {
+enum HookHistory {
     #[default]
     NotRun,
     Runs,
@@ -126,7 +126,7 @@ enum HookBook {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct ProbeBook {
+struct ProbeHistory {
     good_in_a_row: u32,
     bad_in_a_row: u32,
     good: bool,
@@ -161,7 +161,7 @@ impl<'p> Checker<'p> {
             before: before(plan),
             native_only,
             late_stages,
-            books: vec![Book::default(); plan.containers.len()],
+            books: vec![ContainerHistory::default(); plan.containers.len()],
             sandbox_ready: false,
             since: Time(0),
             stop: None,
@@ -193,7 +193,7 @@ impl<'p> Checker<'p> {
 
     fn started(&self, i: usize) -> bool {
         let (p, b) = (&self.plan.containers[i], &self.books[i]);
-        let hook = p.post_start.is_none() || b.hook == HookBook::Succeeded;
+        let hook = p.post_start.is_none() || b.hook == HookHistory::Succeeded;
         let probe = p.probe(ProbeKind::Startup).is_none() || b.probes[ProbeKind::Startup as usize].good;
         b.running && hook && probe
     }
@@ -217,7 +217,7 @@ impl<'p> Checker<'p> {
 
     /// Whether an exited container is started again, according to its policy, its rules and the cause of its
     /// exit.
-    fn comes_back(&self, i: usize, exit: ExitBook) -> bool {
+    fn comes_back(&self, i: usize, exit: ExitHistory) -> bool {
         let p = &self.plan.containers[i];
         let never = p.restart.policy == RestartPolicy::Never;
         // Ephemeral containers run once (R1.10).
@@ -249,7 +249,7 @@ impl<'p> Checker<'p> {
     }
 
     /// The exit of a container that has ended and will not be started again.
-    fn gone_for_good(&self, i: usize) -> Option<ExitBook> {
+    fn gone_for_good(&self, i: usize) -> Option<ExitHistory> {
         let b = &self.books[i];
         b.exit.filter(|&e| !b.alive && !self.comes_back(i, e))
     }
@@ -385,8 +385,8 @@ impl<'p> Checker<'p> {
         (0..self.books.len()).find(|&s| {
             let b = &self.books[s];
             let owed = match (b.first_pre_stop, b.pre_stop) {
-                (HookBook::Runs, _) => true,
-                (HookBook::NotRun, HookBook::NotRun | HookBook::Runs) => self.served(s).is_some(),
+                (HookHistory::Runs, _) => true,
+                (HookHistory::NotRun, HookHistory::NotRun | HookHistory::Runs) => self.served(s).is_some(),
                 _ => false,
             };
             runs_first(s) && b.running && b.signalled.is_none() && owed
@@ -396,8 +396,10 @@ impl<'p> Checker<'p> {
     fn check_pre_stop(&mut self, i: usize, hook: HookKind, now: Time) {
         let b = &self.books[i];
         let again = match hook {
-            HookKind::FirstPreStop => b.first_pre_stop != HookBook::NotRun || b.pre_stop != HookBook::NotRun,
-            _ => b.pre_stop != HookBook::NotRun || b.first_pre_stop == HookBook::Runs,
+            HookKind::FirstPreStop => {
+                b.first_pre_stop != HookHistory::NotRun || b.pre_stop != HookHistory::NotRun
+            }
+            _ => b.pre_stop != HookHistory::NotRun || b.first_pre_stop == HookHistory::Runs,
         };
         if again {
             let name = self.name(i);
@@ -405,14 +407,14 @@ impl<'p> Checker<'p> {
         }
     }
 
-    fn hook_ended(&mut self, i: usize, hook: HookKind, how: HookBook) {
+    fn hook_ended(&mut self, i: usize, hook: HookKind, how: HookHistory) {
         let b = &mut self.books[i];
         let book = match hook {
             HookKind::PostStart => &mut b.hook,
             HookKind::FirstPreStop => &mut b.first_pre_stop,
             HookKind::PreStop => &mut b.pre_stop,
         };
-        if *book == HookBook::Runs {
+        if *book == HookHistory::Runs {
             *book = how;
             b.ever_tried |= hook == HookKind::PostStart;
         }
@@ -541,7 +543,7 @@ impl<'p> Checker<'p> {
             Action::Start { container, attempt } => {
                 self.check_start(container, attempt, now);
                 let b = &mut self.books[container];
-                *b = Book {
+                *b = ContainerHistory {
                     attempt,
                     alive: true,
                     ever_ran: b.ever_ran,
@@ -550,7 +552,7 @@ impl<'p> Checker<'p> {
                     ever_ready: b.ever_ready,
                     ever_completed: b.ever_completed,
                     gates_were_open: b.gates_were_open,
-                    ..Book::default()
+                    ..ContainerHistory::default()
                 };
             }
             Action::Pull { container } => {
@@ -570,16 +572,18 @@ impl<'p> Checker<'p> {
                 }
                 let b = &mut self.books[container];
                 match hook {
-                    HookKind::PostStart => b.hook = HookBook::Runs,
-                    HookKind::PreStop => b.pre_stop = HookBook::Runs,
-                    HookKind::FirstPreStop => b.first_pre_stop = HookBook::Runs,
+                    HookKind::PostStart => b.hook = HookHistory::Runs,
+                    HookKind::PreStop => b.pre_stop = HookHistory::Runs,
+                    HookKind::FirstPreStop => b.first_pre_stop = HookHistory::Runs,
                 }
                 if !self.books[container].alive {
                     let name = self.name(container);
                     self.broken(5, now, format!("a hook of `{name}` runs although it does not"));
                 }
             }
-            Action::CancelHook { container, hook, .. } => self.hook_ended(container, hook, HookBook::Failed),
+            Action::CancelHook { container, hook, .. } => {
+                self.hook_ended(container, hook, HookHistory::Failed)
+            }
             Action::Terminate { container, attempt, .. } => {
                 self.check_signal(container, attempt, false, now);
                 self.books[container].signalled.get_or_insert(now);
@@ -589,7 +593,7 @@ impl<'p> Checker<'p> {
                 self.books[container].signalled.get_or_insert(now);
             }
             Action::BeginKill { container, reason, deadline } => {
-                self.books[container].kill = Some(KillBook { reason, since: now, deadline });
+                self.books[container].kill = Some(KillHistory { reason, since: now, deadline });
             }
             Action::BeginStop { cause, grace_ms } => {
                 self.check_cause(cause, now);
@@ -663,8 +667,8 @@ impl<'p> Checker<'p> {
                 self.books[i].of_lost_sandbox = lost;
                 continue;
             }
-            let Book { attempt, used, no_image, .. } = self.books[i];
-            self.books[i] = Book { attempt, used, no_image, ..Book::default() };
+            let ContainerHistory { attempt, used, no_image, .. } = self.books[i];
+            self.books[i] = ContainerHistory { attempt, used, no_image, ..ContainerHistory::default() };
         }
         self.rerun = None;
     }
@@ -722,14 +726,14 @@ impl Watch for Checker<'_> {
             Event::Exited { container, attempt, ref exit } => {
                 let b = &mut self.books[container];
                 if b.alive && b.attempt == attempt {
-                    let told = b.signalled.is_some() || b.pre_stop != HookBook::NotRun;
+                    let told = b.signalled.is_some() || b.pre_stop != HookHistory::NotRun;
                     let reason = b.kill.map(|k| k.reason);
                     let killed_for = reason.filter(|&r| r != KillReason::PodStop || told);
                     (b.alive, b.running, b.ever_ran, b.ever_tried) = (false, false, true, true);
                     b.used = true;
                     b.ever_completed |= !exit.failed();
                     let (code, failed, at) = (exit.code, exit.failed(), exit.finished_at);
-                    b.exit = Some(ExitBook { code, failed, at, killed_for });
+                    b.exit = Some(ExitHistory { code, failed, at, killed_for });
                     (b.kill, b.signalled) = (None, None);
                 }
             }
@@ -762,7 +766,7 @@ impl Watch for Checker<'_> {
             }
             Event::HookEnded { container, attempt, hook, ref error } => {
                 if self.books[container].attempt == attempt {
-                    let how = if error.is_none() { HookBook::Succeeded } else { HookBook::Failed };
+                    let how = if error.is_none() { HookHistory::Succeeded } else { HookHistory::Failed };
                     self.hook_ended(container, hook, how);
                 }
                 self.note_state(container);
@@ -812,7 +816,7 @@ impl Watch for Checker<'_> {
         }
         self.plan = expected;
         self.before = before(expected);
-        self.books.resize(expected.containers.len(), Book::default());
+        self.books.resize(expected.containers.len(), ContainerHistory::default());
     }
 
     fn restarted(&mut self, _: &Plan, _: &Observation, _: Time) {
@@ -820,7 +824,7 @@ impl Watch for Checker<'_> {
             // The result of a hook that ran while the agent was down is unknown. The hook does not run again
             // (G-45).
             for hook in [HookKind::PostStart, HookKind::FirstPreStop, HookKind::PreStop] {
-                self.hook_ended(i, hook, HookBook::Succeeded);
+                self.hook_ended(i, hook, HookHistory::Succeeded);
             }
             self.note_state(i);
         }

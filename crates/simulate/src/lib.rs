@@ -21,5 +21,7 @@ pub use script::{
     StopScript, Tries,
 };
 pub use script_duration::ScriptDuration;
-pub use simulator::{Counters, Decider, Ending, Options, Outcome, Simulator, Summary, Tape, Watch, simulate};
+pub use simulator::{
+    Counters, Decider, Ending, Options, Outcome, Simulator, Summary, TraceRecording, Watch, simulate,
+};
 pub use world::FaultCounters;

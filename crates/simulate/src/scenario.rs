@@ -66,14 +66,14 @@ pub(crate) struct Hooked {
 
 /// The behaviour of one container.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cast {
+pub(crate) struct ContainerScenario {
     pub(crate) instances: Vec<Instance>,
     pub(crate) pull_takes: u64,
     pub(crate) pull_fails: u32,
     pub(crate) start_fails: u32,
 }
 
-impl Cast {
+impl ContainerScenario {
     pub(crate) fn instance(&self, attempt: u32) -> &Instance {
         &self.instances[(attempt as usize).min(self.instances.len() - 1)]
     }
@@ -87,7 +87,7 @@ impl Cast {
 /// or after the time that they sleep.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    pub(crate) cast: Vec<Cast>,
+    pub(crate) cast: Vec<ContainerScenario>,
     pub(crate) sandbox_takes: u64,
     pub(crate) sandbox_fails: u32,
     pub(crate) sandbox_lost_at: Vec<u64>,
@@ -216,13 +216,13 @@ fn check_nested(name: &str, container: &ContainerScript) -> Result<(), ScriptErr
     Ok(())
 }
 
-fn cast(plan: &Plan, i: usize, script: &ContainerScript) -> Cast {
+fn cast(plan: &Plan, i: usize, script: &ContainerScript) -> ContainerScenario {
     let instances = if script.instances.is_empty() {
         vec![instance(plan, i, script, script)]
     } else {
         script.instances.iter().map(|own| instance(plan, i, script, own)).collect()
     };
-    Cast {
+    ContainerScenario {
         instances,
         pull_takes: script.pull.takes.map_or(100, |s| s.0),
         pull_fails: script.pull.fails,

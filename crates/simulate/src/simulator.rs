@@ -6,7 +6,7 @@ use outrigger_lifecycle::{Change, Decision, Engine, Event, Observation, Plan, Re
 use crate::scenario::{Scenario, ScriptError};
 use crate::script::Script;
 use crate::script_duration::ScriptDuration;
-use crate::world::{FaultCounters, Note, What, World};
+use crate::world::{FaultCounters, RuntimeMessage, Scheduled, World};
 
 /// Makes the decisions. This is [`Engine`], except in tests that break its rules on purpose.
 pub trait Decider {
@@ -128,16 +128,16 @@ impl<W: Watch> Watch for &mut W {
 
 /// Records the trace, up to a limit.
 #[derive(Debug)]
-pub struct Tape {
+pub struct TraceRecording {
     recorder: Recorder,
     entries: Vec<Entry>,
     max: usize,
 }
 
-impl Tape {
+impl TraceRecording {
     /// A recorder that keeps at most `max` entries.
-    pub fn new(plan: &Plan, max: usize) -> Tape {
-        Tape { recorder: Recorder::new(plan), entries: Vec::new(), max }
+    pub fn new(plan: &Plan, max: usize) -> TraceRecording {
+        TraceRecording { recorder: Recorder::new(plan), entries: Vec::new(), max }
     }
 
     /// The trace.
@@ -146,7 +146,7 @@ impl Tape {
     }
 }
 
-impl Watch for Tape {
+impl Watch for TraceRecording {
     fn event(&mut self, plan: &Plan, obs: &Observation, event: &Event, now: Time) {
         self.recorder.on_event(plan, obs, event, now, &mut self.entries);
         self.entries.truncate(self.max);
@@ -232,7 +232,7 @@ pub struct Summary {
 pub struct Simulator {
     world: World,
     decision: Decision,
-    notes: Vec<Note>,
+    notes: Vec<RuntimeMessage>,
     running: Vec<usize>,
 }
 
@@ -331,7 +331,7 @@ impl Simulator {
         self.notes.clear();
         let mut returned = false;
         match what {
-            What::AgentReturns => {
+            Scheduled::AgentReturns => {
                 self.world.agent_returns(scenario, now);
                 decider.restart();
                 watch.restarted(decider.plan(), decider.observation(), now);
@@ -339,16 +339,16 @@ impl Simulator {
                 returned = true;
             }
             // An update is retried until the agent is running.
-            What::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
+            Scheduled::Update { nth } if self.world.agent_down() => self.world.update_later(nth, now),
             // A delayed update may come after the next one, which already includes its changes.
-            What::Update { nth } if !self.world.take_update(nth) => {}
-            What::Update { nth } => {
+            Scheduled::Update { nth } if !self.world.take_update(nth) => {}
+            Scheduled::Update { nth } => {
                 let changes = decider.update(&scenario.updates[nth].1);
                 watch.updated(nth, decider.plan(), decider.observation(), &changes, now);
                 returned = true;
             }
-            What::Reconcile if self.world.agent_down() => {}
-            What::Reconcile => self.world.reconcile(decider.observation(), &mut self.notes),
+            Scheduled::Reconcile if self.world.agent_down() => {}
+            Scheduled::Reconcile => self.world.reconcile(decider.observation(), &mut self.notes),
             _ => self.notes.extend(self.world.happen(scenario, what, now)),
         }
         for &note in &self.notes {
@@ -388,7 +388,7 @@ pub fn simulate(plan: &Plan, script: &Script, seed: u64, options: &Options) -> R
     let mut simulator = Simulator::new();
     let mut engine = Engine::new(plan.clone(), Time(0));
     let (summary, trace) = if options.trace_max > 0 {
-        let mut tape = Tape::new(plan, options.trace_max);
+        let mut tape = TraceRecording::new(plan, options.trace_max);
         let summary = simulator.run(&mut engine, &scenario, seed, options, &mut tape);
         (summary, tape.into_entries())
     } else {

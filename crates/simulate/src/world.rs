@@ -39,7 +39,7 @@ pub(crate) enum Cause {
 
 /// A message from the runtime to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum RuntimeMessage {
     SandboxReady,
     SandboxFailed,
     SandboxLost,
@@ -58,7 +58,7 @@ pub(crate) enum Note {
 
 /// A scheduled event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Scheduled {
     SandboxDone {
         generation: u32,
     },
@@ -89,7 +89,7 @@ pub(crate) enum What {
         epoch: u32,
     },
     Tell {
-        note: Note,
+        note: RuntimeMessage,
         epoch: u32,
     },
     Reconcile,
@@ -112,7 +112,7 @@ struct Item {
     at: Time,
     /// The order of events at the same time: they happen in the order in which they were scheduled.
     number: u64,
-    what: What,
+    what: Scheduled,
 }
 
 impl Ord for Item {
@@ -139,7 +139,7 @@ enum Life {
 
 /// The actual state of one container.
 #[derive(Debug, Clone, Copy)]
-struct Truth {
+struct ContainerTruth {
     attempt: u32,
     life: Life,
     image_here: bool,
@@ -171,7 +171,7 @@ pub(crate) struct World {
     /// The number of updates that were applied or superseded.
     updates_made: usize,
     rng: Rng,
-    truths: Vec<Truth>,
+    truths: Vec<ContainerTruth>,
     sandbox_ready: bool,
     sandbox_creating: bool,
     sandbox_generation: u32,
@@ -231,7 +231,7 @@ impl World {
         self.truths.clear();
         self.truths.resize(
             scenario.cast.len(),
-            Truth {
+            ContainerTruth {
                 attempt: 0,
                 life: Life::Absent,
                 image_here: false,
@@ -246,29 +246,32 @@ impl World {
         (self.reconcile_due, self.agent_down) = (false, false);
         self.faults = FaultCounters::default();
         for &(at, grace) in &scenario.stops {
-            self.arrange(Time(at), What::Tell { note: Note::Stop(grace), epoch: 0 });
+            self.arrange(Time(at), Scheduled::Tell { note: RuntimeMessage::Stop(grace), epoch: 0 });
         }
         for &at in &scenario.sandbox_lost_at {
-            self.arrange(Time(at), What::SandboxDies);
+            self.arrange(Time(at), Scheduled::SandboxDies);
         }
         for &(container, at) in &scenario.image_changes {
-            self.arrange(Time(at), What::Tell { note: Note::ImageChanged(container), epoch: 0 });
+            self.arrange(
+                Time(at),
+                Scheduled::Tell { note: RuntimeMessage::ImageChanged(container), epoch: 0 },
+            );
         }
         for &(at, container) in &scenario.restarts {
-            self.arrange(Time(at), What::Tell { note: Note::Restart(container), epoch: 0 });
+            self.arrange(Time(at), Scheduled::Tell { note: RuntimeMessage::Restart(container), epoch: 0 });
         }
         for (nth, &(at, _)) in scenario.updates.iter().enumerate() {
-            self.arrange(Time(at), What::Update { nth });
+            self.arrange(Time(at), Scheduled::Update { nth });
         }
         for &(container, at) in &scenario.lost {
-            self.arrange(Time(at), What::LoseTrack { container });
+            self.arrange(Time(at), Scheduled::LoseTrack { container });
         }
         for &(at, takes) in &scenario.agent_restarts {
-            self.arrange(Time(at), What::AgentDies { takes });
+            self.arrange(Time(at), Scheduled::AgentDies { takes });
         }
     }
 
-    fn arrange(&mut self, at: Time, what: What) {
+    fn arrange(&mut self, at: Time, what: Scheduled) {
         // Events that never happen are not queued.
         if at.0 < u64::MAX {
             self.queue.push(Reverse(Item { at, number: self.number, what }));
@@ -285,10 +288,10 @@ impl World {
 
     /// Schedules the update again, because the agent is down.
     pub(crate) fn update_later(&mut self, nth: usize, now: Time) {
-        self.arrange(now + 100, What::Update { nth });
+        self.arrange(now + 100, Scheduled::Update { nth });
     }
 
-    fn later(&mut self, scenario: &Scenario, now: Time, ms: u64, what: What) {
+    fn later(&mut self, scenario: &Scenario, now: Time, ms: u64, what: Scheduled) {
         let ms = self.vary(scenario, ms);
         self.arrange(now + ms, what);
     }
@@ -306,7 +309,7 @@ impl World {
         self.queue.peek().map(|Reverse(item)| item.at)
     }
 
-    pub(crate) fn pop(&mut self) -> Option<What> {
+    pub(crate) fn pop(&mut self) -> Option<Scheduled> {
         self.queue.pop().map(|Reverse(item)| item.what)
     }
 
@@ -331,22 +334,22 @@ impl World {
                 self.sandbox_generation += 1;
                 self.sandbox_creating = true;
                 let generation = self.sandbox_generation;
-                self.later(scenario, now, scenario.sandbox_takes, What::SandboxDone { generation });
+                self.later(scenario, now, scenario.sandbox_takes, Scheduled::SandboxDone { generation });
             }
             Action::Pull { container } => {
                 self.truths[container].pulling = true;
                 let takes = scenario.cast[container].pull_takes;
-                self.later(scenario, now, takes, What::PullDone { container, epoch });
+                self.later(scenario, now, takes, Scheduled::PullDone { container, epoch });
             }
             Action::Start { container, attempt } => {
                 let truth = &mut self.truths[container];
                 if matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
                     // A runtime does not start a container that already exists.
-                    return self.tell(scenario, Note::StartFailed(container, attempt), now);
+                    return self.tell(scenario, RuntimeMessage::StartFailed(container, attempt), now);
                 }
                 (truth.attempt, truth.life) = (attempt, Life::Starting { told_to_stop: false });
                 let takes = scenario.cast[container].instance(attempt).starts_in;
-                self.later(scenario, now, takes, What::StartDone { container, attempt });
+                self.later(scenario, now, takes, Scheduled::StartDone { container, attempt });
             }
             Action::RunHook { container, attempt, hook, deadline } => {
                 let instance = scenario.cast[container].instance(attempt);
@@ -358,13 +361,13 @@ impl World {
                 let takes = self.vary(scenario, hooked.takes);
                 let timed_out = deadline.is_some_and(|d| d < now + takes);
                 let at = deadline.filter(|_| timed_out).unwrap_or(now + takes);
-                self.arrange(at, What::HookDone { container, attempt, hook, run, timed_out });
+                self.arrange(at, Scheduled::HookDone { container, attempt, hook, run, timed_out });
             }
             Action::CancelHook { container, hook, .. } => {
                 self.truths[container].hook_runs[hook as usize] += 1
             }
             Action::Probe { container, attempt, kind } => {
-                self.arrange(now + 1, What::ProbeDone { container, attempt, kind, epoch });
+                self.arrange(now + 1, Scheduled::ProbeDone { container, attempt, kind, epoch });
             }
             Action::Terminate { container, attempt, .. } => self.terminate(scenario, container, attempt, now),
             Action::Kill { container, attempt } => self.kill(container, attempt, now),
@@ -383,7 +386,12 @@ impl World {
             Life::Running { told_to_stop, .. } if truth.attempt == attempt => {
                 if !std::mem::replace(told_to_stop, true) {
                     let after = scenario.cast[container].instance(attempt).term_after;
-                    self.later(scenario, now, after, What::Exit { container, attempt, cause: Cause::Term });
+                    self.later(
+                        scenario,
+                        now,
+                        after,
+                        Scheduled::Exit { container, attempt, cause: Cause::Term },
+                    );
                 }
             }
             _ => self.tell_gone(container, attempt, now),
@@ -393,7 +401,7 @@ impl World {
     fn kill(&mut self, container: usize, attempt: u32, now: Time) {
         let truth = &self.truths[container];
         if truth.attempt == attempt && matches!(truth.life, Life::Starting { .. } | Life::Running { .. }) {
-            self.arrange(now + 1, What::Exit { container, attempt, cause: Cause::Kill });
+            self.arrange(now + 1, Scheduled::Exit { container, attempt, cause: Cause::Kill });
         } else {
             self.tell_gone(container, attempt, now);
         }
@@ -413,45 +421,53 @@ impl World {
                 finished_at: now,
             },
         };
-        let note = Note::Exited(container, attempt, ended);
-        self.arrange(now, What::Tell { note, epoch: self.epoch });
+        let note = RuntimeMessage::Exited(container, attempt, ended);
+        self.arrange(now, Scheduled::Tell { note, epoch: self.epoch });
     }
 
     // Events.
 
     /// Processes an event. Returns what the agent sees of it, if anything.
-    pub(crate) fn happen(&mut self, scenario: &Scenario, what: What, now: Time) -> Option<Note> {
+    pub(crate) fn happen(
+        &mut self,
+        scenario: &Scenario,
+        what: Scheduled,
+        now: Time,
+    ) -> Option<RuntimeMessage> {
         match what {
-            What::SandboxDone { generation } => {
+            Scheduled::SandboxDone { generation } => {
                 self.sandbox_done(scenario, generation, now);
                 None
             }
-            What::PullDone { container, epoch } => {
+            Scheduled::PullDone { container, epoch } => {
                 if epoch == self.epoch {
                     self.pulled(scenario, container, now);
                 }
                 None
             }
-            What::StartDone { container, attempt } => {
+            Scheduled::StartDone { container, attempt } => {
                 self.start_done(scenario, container, attempt, now);
                 None
             }
-            What::Exit { container, attempt, cause } => {
+            Scheduled::Exit { container, attempt, cause } => {
                 self.exit(scenario, container, attempt, cause, now);
                 None
             }
-            What::HookDone { container, attempt, hook, run, timed_out } => {
+            Scheduled::HookDone { container, attempt, hook, run, timed_out } => {
                 let error = self.hook_done(scenario, container, attempt, hook, timed_out, now);
                 let heard = self.truths[container].hook_runs[hook as usize] == run && !self.agent_down;
-                heard.then_some(Note::HookEnded(container, attempt, hook, error))
+                heard.then_some(RuntimeMessage::HookEnded(container, attempt, hook, error))
             }
-            What::ProbeDone { container, attempt, kind, epoch } => {
+            Scheduled::ProbeDone { container, attempt, kind, epoch } => {
                 let ok = self.probe(scenario, container, attempt, kind, now);
                 (epoch == self.epoch && !self.agent_down)
-                    .then_some(Note::Probed(container, attempt, kind, ok))
+                    .then_some(RuntimeMessage::Probed(container, attempt, kind, ok))
             }
-            What::Tell {
-                note: note @ (Note::Stop(_) | Note::ImageChanged(_) | Note::Restart(_)), ..
+            Scheduled::Tell {
+                note:
+                    note
+                    @ (RuntimeMessage::Stop(_) | RuntimeMessage::ImageChanged(_) | RuntimeMessage::Restart(_)),
+                ..
             } => {
                 // Requests are repeated until the agent is running.
                 if self.agent_down {
@@ -460,30 +476,30 @@ impl World {
                 }
                 Some(note)
             }
-            What::Tell { note, epoch } => (epoch == self.epoch && !self.agent_down).then_some(note),
-            What::SandboxDies => {
+            Scheduled::Tell { note, epoch } => (epoch == self.epoch && !self.agent_down).then_some(note),
+            Scheduled::SandboxDies => {
                 self.sandbox_dies(scenario, now);
                 None
             }
-            What::LoseTrack { container } => {
+            Scheduled::LoseTrack { container } => {
                 let truth = &self.truths[container];
                 if matches!(truth.life, Life::Running { .. }) {
-                    let note = Note::Lost(container, truth.attempt);
+                    let note = RuntimeMessage::Lost(container, truth.attempt);
                     self.tell(scenario, note, now);
                 }
                 None
             }
-            What::AgentDies { takes } => {
+            Scheduled::AgentDies { takes } => {
                 if !self.agent_down {
                     self.agent_down = true;
                     self.epoch += 1;
                     self.faults.agent_restarts += 1;
-                    self.arrange(now + takes, What::AgentReturns);
+                    self.arrange(now + takes, Scheduled::AgentReturns);
                 }
                 None
             }
             // The simulator itself handles these.
-            What::Reconcile | What::AgentReturns | What::Update { .. } => None,
+            Scheduled::Reconcile | Scheduled::AgentReturns | Scheduled::Update { .. } => None,
         }
     }
 
@@ -494,10 +510,10 @@ impl World {
         self.sandbox_creating = false;
         if self.sandboxes_failed < scenario.sandbox_fails {
             self.sandboxes_failed += 1;
-            self.tell(scenario, Note::SandboxFailed, now);
+            self.tell(scenario, RuntimeMessage::SandboxFailed, now);
         } else {
             self.sandbox_ready = true;
-            self.tell(scenario, Note::SandboxReady, now);
+            self.tell(scenario, RuntimeMessage::SandboxReady, now);
         }
     }
 
@@ -514,7 +530,7 @@ impl World {
         let instance = scenario.cast[container].instance(attempt);
         let hooked = if hook == HookKind::PostStart { instance.post_start } else { instance.pre_stop };
         if hooked.ends_container && !timed_out {
-            self.arrange(now, What::Exit { container, attempt, cause: Cause::Hook });
+            self.arrange(now, Scheduled::Exit { container, attempt, cause: Cause::Hook });
         }
         match (timed_out, hooked.fails) {
             (true, _) => Some("timed out"),
@@ -528,10 +544,10 @@ impl World {
         truth.pulling = false;
         truth.image_here = truth.pulls_failed >= scenario.cast[container].pull_fails;
         let note = if truth.image_here {
-            Note::ImageReady(container)
+            RuntimeMessage::ImageReady(container)
         } else {
             truth.pulls_failed += 1;
-            Note::ImageFailed(container)
+            RuntimeMessage::ImageFailed(container)
         };
         self.tell(scenario, note, now);
     }
@@ -548,12 +564,12 @@ impl World {
         if refused || !self.sandbox_ready {
             truth.starts_failed += u32::from(refused);
             truth.life = Life::Refused;
-            return self.tell(scenario, Note::StartFailed(container, attempt), now);
+            return self.tell(scenario, RuntimeMessage::StartFailed(container, attempt), now);
         }
         truth.life = Life::Running { since: now, told_to_stop: false };
         let runs = scenario.cast[container].instance(attempt).runs;
-        self.later(scenario, now, runs, What::Exit { container, attempt, cause: Cause::Own });
-        self.tell(scenario, Note::Started(container, attempt), now);
+        self.later(scenario, now, runs, Scheduled::Exit { container, attempt, cause: Cause::Own });
+        self.tell(scenario, RuntimeMessage::Started(container, attempt), now);
         if told_to_stop {
             self.terminate(scenario, container, attempt, now);
         }
@@ -583,7 +599,7 @@ impl World {
         };
         let ended = Ended { code, signal, reason, started_at, finished_at: now };
         truth.life = Life::Ended(ended);
-        self.tell(scenario, Note::Exited(container, attempt, ended), now);
+        self.tell(scenario, RuntimeMessage::Exited(container, attempt, ended), now);
     }
 
     fn sandbox_dies(&mut self, scenario: &Scenario, now: Time) {
@@ -591,7 +607,7 @@ impl World {
             return;
         }
         self.sandbox_ready = false;
-        self.tell(scenario, Note::SandboxLost, now);
+        self.tell(scenario, RuntimeMessage::SandboxLost, now);
         // If the machine went down, its containers have ended. If only the pause process died, they may still
         // run.
         if self.rng.chance(0.5) {
@@ -623,15 +639,18 @@ impl World {
     // Reports to the agent.
 
     /// Sends a message to the agent, subject to faults.
-    fn tell(&mut self, scenario: &Scenario, note: Note, now: Time) {
-        let what = What::Tell { note, epoch: self.epoch };
+    fn tell(&mut self, scenario: &Scenario, note: RuntimeMessage, now: Time) {
+        let what = Scheduled::Tell { note, epoch: self.epoch };
         if self.rng.chance(scenario.lose) {
             self.faults.lost += 1;
             self.reconcile_in(scenario, now);
             return;
         }
         // Only events of an instance can be overtaken by later ones. Answers to requests are never delayed.
-        let news = matches!(note, Note::Started(..) | Note::Exited(..) | Note::Lost(..));
+        let news = matches!(
+            note,
+            RuntimeMessage::Started(..) | RuntimeMessage::Exited(..) | RuntimeMessage::Lost(..)
+        );
         let late = if news && self.rng.chance(scenario.delay) {
             self.faults.delayed += 1;
             1 + self.rng.below(scenario.delay_max)
@@ -650,7 +669,7 @@ impl World {
         if !self.reconcile_due {
             self.reconcile_due = true;
             let wait = 1 + self.rng.below(scenario.resync);
-            self.arrange(now + wait, What::Reconcile);
+            self.arrange(now + wait, Scheduled::Reconcile);
         }
     }
 
@@ -673,57 +692,65 @@ impl World {
     }
 
     /// Compares the agent's view with the actual state, and reports what the agent has missed.
-    pub(crate) fn reconcile(&mut self, obs: &Observation, notes: &mut Vec<Note>) {
+    pub(crate) fn reconcile(&mut self, obs: &Observation, notes: &mut Vec<RuntimeMessage>) {
         self.reconcile_due = false;
         match obs.sandbox.state {
             SandboxState::Creating if !self.sandbox_creating && !self.sandbox_ready => {
-                notes.push(Note::SandboxFailed)
+                notes.push(RuntimeMessage::SandboxFailed)
             }
             SandboxState::Creating | SandboxState::Absent if self.sandbox_ready => {
-                notes.push(Note::SandboxReady)
+                notes.push(RuntimeMessage::SandboxReady)
             }
-            SandboxState::Ready if !self.sandbox_ready => notes.push(Note::SandboxLost),
+            SandboxState::Ready if !self.sandbox_ready => notes.push(RuntimeMessage::SandboxLost),
             _ => {}
         }
         for (i, (truth, c)) in self.truths.iter().zip(&obs.containers).enumerate() {
             if c.image == Image::Pulling && !truth.pulling {
-                notes.push(if truth.image_here { Note::ImageReady(i) } else { Note::ImageFailed(i) });
+                notes.push(if truth.image_here {
+                    RuntimeMessage::ImageReady(i)
+                } else {
+                    RuntimeMessage::ImageFailed(i)
+                });
             }
             let in_doubt = matches!(c.state, State::Starting { .. } | State::Unknown);
             match truth.life {
                 _ if !c.state.is_alive() || truth.attempt != c.attempt => {}
-                Life::Running { .. } if in_doubt => notes.push(Note::Started(i, c.attempt)),
-                Life::Ended(ended) => notes.push(Note::Exited(i, c.attempt, ended)),
-                Life::Absent | Life::Refused if in_doubt => notes.push(Note::StartFailed(i, c.attempt)),
+                Life::Running { .. } if in_doubt => notes.push(RuntimeMessage::Started(i, c.attempt)),
+                Life::Ended(ended) => notes.push(RuntimeMessage::Exited(i, c.attempt, ended)),
+                Life::Absent | Life::Refused if in_doubt => {
+                    notes.push(RuntimeMessage::StartFailed(i, c.attempt))
+                }
                 Life::Starting { .. } | Life::Running { .. } | Life::Absent | Life::Refused => {}
             }
         }
     }
 
     /// Converts a message into an event of the engine.
-    pub(crate) fn event(&self, scenario: &Scenario, note: Note) -> Event {
+    pub(crate) fn event(&self, scenario: &Scenario, note: RuntimeMessage) -> Event {
         match note {
-            Note::SandboxReady => Event::SandboxReady,
-            Note::SandboxFailed => Event::SandboxFailed { message: self.texts.sandbox.clone(), cause: None },
-            Note::SandboxLost => Event::SandboxLost,
-            Note::ImageReady(container) => Event::ImageReady { container },
-            Note::ImageFailed(container) => Event::ImageFailed {
+            RuntimeMessage::SandboxReady => Event::SandboxReady,
+            RuntimeMessage::SandboxFailed => {
+                Event::SandboxFailed { message: self.texts.sandbox.clone(), cause: None }
+            }
+            RuntimeMessage::SandboxLost => Event::SandboxLost,
+            RuntimeMessage::ImageReady(container) => Event::ImageReady { container },
+            RuntimeMessage::ImageFailed(container) => Event::ImageFailed {
                 container,
                 reason: self.texts.pull_reason.clone(),
                 message: self.texts.pull.clone(),
                 cause: None,
             },
-            Note::ImageChanged(container) => Event::ImageChanged { container },
-            Note::Restart(container) => Event::RestartRequested { container },
-            Note::Started(container, attempt) => Event::Started { container, attempt },
-            Note::StartFailed(container, attempt) => Event::StartFailed {
+            RuntimeMessage::ImageChanged(container) => Event::ImageChanged { container },
+            RuntimeMessage::Restart(container) => Event::RestartRequested { container },
+            RuntimeMessage::Started(container, attempt) => Event::Started { container, attempt },
+            RuntimeMessage::StartFailed(container, attempt) => Event::StartFailed {
                 container,
                 attempt,
                 reason: self.texts.start_reason.clone(),
                 message: self.texts.start.clone(),
                 cause: None,
             },
-            Note::Exited(container, attempt, ended) => Event::Exited {
+            RuntimeMessage::Exited(container, attempt, ended) => Event::Exited {
                 container,
                 attempt,
                 exit: Exit {
@@ -736,8 +763,8 @@ impl World {
                     killed_for: None,
                 },
             },
-            Note::Lost(container, attempt) => Event::Lost { container, attempt },
-            Note::Probed(container, attempt, kind, ok) => Event::Probed {
+            RuntimeMessage::Lost(container, attempt) => Event::Lost { container, attempt },
+            RuntimeMessage::Probed(container, attempt, kind, ok) => Event::Probed {
                 container,
                 attempt,
                 kind,
@@ -745,10 +772,10 @@ impl World {
                 message: (!ok).then(|| self.texts.refused.clone()),
                 cause: None,
             },
-            Note::HookEnded(container, attempt, hook, error) => {
+            RuntimeMessage::HookEnded(container, attempt, hook, error) => {
                 Event::HookEnded { container, attempt, hook, error: error.map(Arc::from) }
             }
-            Note::Stop(grace_ms) => Event::StopRequested { grace_ms },
+            RuntimeMessage::Stop(grace_ms) => Event::StopRequested { grace_ms },
         }
     }
 }

@@ -27,7 +27,7 @@ const ADOPT_TRIES: u32 = 5;
 const ADOPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// The runtime's state of a saved instance.
-enum Fate {
+enum FoundInstance {
     /// It was started, and is running or has ended since.
     Started { pid: Option<u32> },
     /// It was never started: it does not exist, or can no longer be started.
@@ -75,7 +75,7 @@ impl<R: Runtime> Worker<R> {
         self.finish_starts(&saved, adopted, &mut fates).await;
         obs.recover();
         for (container, fate) in fates.iter().enumerate() {
-            if matches!(fate, Some(Fate::Never)) {
+            if matches!(fate, Some(FoundInstance::Never)) {
                 obs.take_back_start(container);
             }
         }
@@ -89,10 +89,10 @@ impl<R: Runtime> Worker<R> {
         };
         for (container, (fate, saved)) in fates.into_iter().zip(saved).enumerate() {
             match (fate, saved.instance) {
-                (Some(Fate::Started { pid }), Some(instance)) if lives => {
+                (Some(FoundInstance::Started { pid }), Some(instance)) if lives => {
                     self.take_over(container, instance, pid)
                 }
-                (Some(Fate::Started { .. } | Fate::Lost), _) => self.is_lost(container),
+                (Some(FoundInstance::Started { .. } | FoundInstance::Lost), _) => self.is_lost(container),
                 _ => {}
             }
         }
@@ -142,20 +142,27 @@ impl<R: Runtime> Worker<R> {
     }
 
     /// Finishes interrupted starts. The runtime may have completed them already; otherwise it tries again.
-    async fn finish_starts(&self, saved: &[SavedContainer], adopted: &[Adopted], fates: &mut [Option<Fate>]) {
+    async fn finish_starts(
+        &self,
+        saved: &[SavedContainer],
+        adopted: &[Adopted],
+        fates: &mut [Option<FoundInstance>],
+    ) {
         for (saved, fate) in saved.iter().zip(fates) {
-            let Some(instance) = saved.instance.as_ref().filter(|_| matches!(fate, Some(Fate::Never))) else {
+            let Some(instance) =
+                saved.instance.as_ref().filter(|_| matches!(fate, Some(FoundInstance::Never)))
+            else {
                 continue;
             };
             if !adopted.iter().any(|found| found.id == instance.id) {
                 continue;
             }
             *fate = Some(match self.tasks.runtime.finish_start(&instance.id).await {
-                Ok(Some(started)) => Fate::Started { pid: Some(started.pid).filter(|pid| *pid > 0) },
-                Ok(None) => Fate::Never,
+                Ok(Some(started)) => FoundInstance::Started { pid: Some(started.pid).filter(|pid| *pid > 0) },
+                Ok(None) => FoundInstance::Never,
                 Err(e) => {
                     tracing::warn!(pod = self.pod.name(), container = %instance.id, "nobody knows whether it was started: {e}");
-                    Fate::Lost
+                    FoundInstance::Lost
                 }
             });
         }
@@ -188,12 +195,12 @@ impl<R: Runtime> Worker<R> {
     async fn remove_leftovers(
         &mut self,
         saved: &[SavedContainer],
-        fates: &[Option<Fate>],
+        fates: &[Option<FoundInstance>],
         adopted: &[Adopted],
     ) {
         let is_current = |found: &Adopted| {
             saved.iter().zip(fates).any(|(saved, fate)| {
-                matches!(fate, Some(Fate::Started { .. }))
+                matches!(fate, Some(FoundInstance::Started { .. }))
                     && saved.instance.as_ref().is_some_and(|instance| instance.id == found.id)
             })
         };
@@ -259,7 +266,7 @@ impl<R: Runtime> Worker<R> {
 }
 
 /// The state of the instances that were saved as alive.
-fn fates(obs: &Observation, saved: &[SavedContainer], adopted: &[Adopted]) -> Vec<Option<Fate>> {
+fn fates(obs: &Observation, saved: &[SavedContainer], adopted: &[Adopted]) -> Vec<Option<FoundInstance>> {
     let fate = |(c, saved): (&outrigger_lifecycle::Container, &SavedContainer)| {
         if !c.state.is_alive() {
             return None;
@@ -268,10 +275,10 @@ fn fates(obs: &Observation, saved: &[SavedContainer], adopted: &[Adopted]) -> Ve
         let found = instance.and_then(|instance| adopted.iter().find(|found| found.id == instance.id));
         Some(match (found, c.state) {
             (Some(Adopted { started: Some(started), .. }), _) => {
-                Fate::Started { pid: Some(started.pid).filter(|pid| *pid > 0) }
+                FoundInstance::Started { pid: Some(started.pid).filter(|pid| *pid > 0) }
             }
-            (_, State::Starting { .. }) => Fate::Never,
-            _ => Fate::Lost,
+            (_, State::Starting { .. }) => FoundInstance::Never,
+            _ => FoundInstance::Lost,
         })
     };
     obs.containers.iter().zip(saved).map(fate).collect()

@@ -33,18 +33,18 @@ pub fn compare(before: &Plan, after: &Plan) -> Vec<Difference> {
 
 /// The states that a container is guaranteed to have reached when another one starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Far {
+struct ReachedStates {
     started: bool,
     ready: bool,
     completed: bool,
 }
 
-impl Far {
+impl ReachedStates {
     /// The word for the state. Without a readiness probe, a started container is ready.
     fn word(self, probed: bool) -> &'static str {
         match self {
-            Far { completed: true, .. } => "completed",
-            Far { ready: true, .. } if probed => "ready",
+            ReachedStates { completed: true, .. } => "completed",
+            ReachedStates { ready: true, .. } if probed => "ready",
             _ => "started",
         }
     }
@@ -265,9 +265,9 @@ fn ends(plan: &Plan) -> bool {
 }
 
 /// For each container, the states that every other one is guaranteed to have reached when it first starts.
-fn reach(plan: &Plan) -> Vec<Vec<Far>> {
+fn reach(plan: &Plan) -> Vec<Vec<ReachedStates>> {
     let n = plan.containers.len();
-    let mut far = vec![vec![Far::default(); n]; n];
+    let mut far = vec![vec![ReachedStates::default(); n]; n];
     let edges: Vec<Vec<usize>> = plan
         .containers
         .iter()

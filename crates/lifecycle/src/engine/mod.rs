@@ -139,7 +139,7 @@ fn turn_of_events(plan: &Plan, obs: &Observation, now: Time, out: &mut Decision)
         out.wake_at(until);
         return false;
     }
-    if let Some((container, on)) = hopeless(plan, obs) {
+    if let Some((container, on)) = waits_in_vain(plan, obs) {
         begin_stop(plan, StopCause::GateNeverOpens { container, on }, out);
         return true;
     }
@@ -164,12 +164,12 @@ fn after_lost_sandbox(plan: &Plan, obs: &Observation, finished: bool) -> Option<
 
 /// A container that waits for something that can no longer happen (LP-28, KD10), either for its first start
 /// or, with a fence, for a restart.
-fn hopeless(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
+fn waits_in_vain(plan: &Plan, obs: &Observation) -> Option<(usize, usize)> {
     for (i, (p, c)) in plan.containers.iter().zip(&obs.containers).enumerate() {
         if !run::wants_start(p, c) {
             continue;
         }
-        let lost = |g: &&Gate| rules::gate_is_asked(g, c) && rules::gate_hopeless(plan, obs, i, g);
+        let lost = |g: &&Gate| rules::gate_is_asked(g, c) && rules::gate_can_never_open(plan, obs, i, g);
         if let Some(gate) = p.gates.iter().find(lost) {
             return Some((i, gate.on));
         }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 
-use super::containers::{Face, face};
+use super::containers::{DisplayedState, face};
 use super::phase::Phase;
 use super::{StatusFacts, k8s_time};
 use crate::observation::{Exit, Observation, RerunCause, SandboxState, StopCause};
@@ -100,7 +100,7 @@ fn initialized(plan: &Plan, obs: &Observation, phase: Phase, old: &[PodCondition
     let in_list = |list| move |&i: &usize| plan.containers[i].place.list == list;
     let all = 0..plan.containers.len();
     // If a main has started, initialization is complete, unless the author wrote the gates.
-    let seen = |i| !matches!(face(plan, obs, i), Face::Waiting);
+    let seen = |i| !matches!(face(plan, obs, i), DisplayedState::Waiting);
     let main_seen =
         !plan.dialects.contains(&Dialect::DependsOn) && all.clone().filter(in_list(List::Main)).any(seen);
     if main_seen || find(old, "Initialized").is_some_and(|c| c.status == "True") {

@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// The state of a container as its status shows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Face<'o> {
+pub(super) enum DisplayedState<'o> {
     /// There is no instance yet, or it has ended and will be restarted.
     Waiting,
     /// It is running since this time.
@@ -27,21 +27,21 @@ pub(super) enum Face<'o> {
 }
 
 /// The visible state of a container. An exited container is `Terminated` even if it will be restarted.
-pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> Face<'o> {
+pub(super) fn face<'o>(plan: &Plan, obs: &'o Observation, i: usize) -> DisplayedState<'o> {
     let (p, c) = (&plan.containers[i], &obs.containers[i]);
     match c.state {
         // As on the kubelet, a container is shown as running only after its postStart hook has returned.
         State::Running { .. } if p.post_start.is_some() && !c.post_start.is_over() && c.kill.is_none() => {
-            Face::Waiting
+            DisplayedState::Waiting
         }
-        State::Running { since } => Face::Running(since),
-        State::Exited => c.exit.as_ref().map_or(Face::Lost, Face::Terminated),
-        State::Unknown if c.was_run => Face::Lost,
+        State::Running { since } => DisplayedState::Running(since),
+        State::Exited => c.exit.as_ref().map_or(DisplayedState::Lost, DisplayedState::Terminated),
+        State::Unknown if c.was_run => DisplayedState::Lost,
         // The restart was refused and will not be retried, so its last exit is its state.
         State::Waiting if obs.over && c.was_run => {
-            c.last_exit.as_ref().map_or(Face::Waiting, Face::Terminated)
+            c.last_exit.as_ref().map_or(DisplayedState::Waiting, DisplayedState::Terminated)
         }
-        State::Waiting | State::Starting { .. } | State::Unknown => Face::Waiting,
+        State::Waiting | State::Starting { .. } | State::Unknown => DisplayedState::Waiting,
     }
 }
 
@@ -59,15 +59,15 @@ pub(super) fn status(
     let own = facts.containers.get(i).unwrap_or(&unknown);
     let before = || c.last_exit.as_ref().map(|e| terminated(e, own.last_container_id.as_deref()));
     let (state, last) = match face(plan, obs, i) {
-        Face::Running(since) => (
+        DisplayedState::Running(since) => (
             ContainerState {
                 running: Some(ContainerStateRunning { started_at: Some(k8s_time(since)) }),
                 ..Default::default()
             },
             before(),
         ),
-        Face::Lost => (terminated(&lost(obs, c), own.container_id.as_deref()), before()),
-        Face::Terminated(exit) => {
+        DisplayedState::Lost => (terminated(&lost(obs, c), own.container_id.as_deref()), before()),
+        DisplayedState::Terminated(exit) => {
             let ended = terminated(exit, own.container_id.as_deref());
             if comes_back(plan, obs, i, exit, wait) {
                 (waiting(plan, obs, i, wait, facts, previous), Some(ended))
@@ -75,7 +75,7 @@ pub(super) fn status(
                 (ended, before().filter(|_| c.exit.is_some()))
             }
         }
-        Face::Waiting => (waiting(plan, obs, i, wait, facts, previous), before()),
+        DisplayedState::Waiting => (waiting(plan, obs, i, wait, facts, previous), before()),
     };
     let up = state.running.is_some();
     ContainerStatus {

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::containers::{Face, face};
+use super::containers::{DisplayedState, face};
 use crate::observation::{Container, ExitReason, KillReason, Observation, State, StopCause};
 use crate::plan::{ContainerPlan, Counts, Plan, Role};
 use crate::rules;
@@ -160,23 +160,23 @@ pub(super) fn live(plan: &Plan, obs: &Observation) -> Phase {
         match (p.role, face) {
             (Role::Ephemeral, _) => {}
             // An init container that failed for good ends the pod, but the pod is still stopping (G-31).
-            (Role::Init, Face::Terminated(exit)) => {
+            (Role::Init, DisplayedState::Terminated(exit)) => {
                 pending_init |= exit.failed() && !rules::restarts_after(p, exit)
             }
-            (Role::Init, Face::Waiting) => pending_init |= begins(c),
-            (Role::Init, Face::Running(_) | Face::Lost) => pending_init = true,
-            (Role::Sidecar, Face::Running(_)) => {
+            (Role::Init, DisplayedState::Waiting) => pending_init |= begins(c),
+            (Role::Init, DisplayedState::Running(_) | DisplayedState::Lost) => pending_init = true,
+            (Role::Sidecar, DisplayedState::Running(_)) => {
                 running = true;
                 pending_sidecar |= !rules::is_started(p, c);
             }
-            (Role::Sidecar, Face::Waiting) if c.last_exit.is_none() => {
+            (Role::Sidecar, DisplayedState::Waiting) if c.last_exit.is_none() => {
                 waiting = true;
                 pending_sidecar = true;
             }
-            (Role::Sidecar, Face::Waiting) => pending_sidecar |= begins(c),
+            (Role::Sidecar, DisplayedState::Waiting) => pending_sidecar |= begins(c),
             (Role::Sidecar, _) => {}
-            (Role::Main, Face::Running(_)) => running = true,
-            (Role::Main, Face::Waiting) if c.last_exit.is_none() => waiting = true,
+            (Role::Main, DisplayedState::Running(_)) => running = true,
+            (Role::Main, DisplayedState::Waiting) if c.last_exit.is_none() => waiting = true,
             (Role::Main, _) => stopped = true,
         }
     }

@@ -565,7 +565,7 @@ impl TraceEvent {
             TraceEvent::Container(ContainerEvent::StartFailed { cause, .. }) => cause.map(Cause::Start),
             TraceEvent::Pod(_) | TraceEvent::Container(_) => return None,
         };
-        Some(cause.map_or(Outlook::MayHeal, Cause::outlook))
+        Some(cause.map_or(Outlook::MayRecover, Cause::outlook))
     }
 
     /// Removes the time of the next attempt from a failure to start.

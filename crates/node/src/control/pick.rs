@@ -77,7 +77,7 @@ impl RunName {
     }
 
     /// The run of a pod.
-    fn of_pod((run, pod): Found1<'_>) -> RunName {
+    fn of_pod((run, pod): PodOfRun<'_>) -> RunName {
         pod.run.clone().map_or(RunName::Process(run.state.pid), RunName::Id)
     }
 }
@@ -176,7 +176,7 @@ impl Object {
         self.run.as_ref()
     }
 
-    fn has(&self, (run, pod): Found1<'_>) -> bool {
+    fn has(&self, (run, pod): PodOfRun<'_>) -> bool {
         let is_owner = |kind: &&str| pod.owners.contains(&format!("{kind}/{}", self.name));
         match &self.run {
             // Owners do not count here, because the author of a manifest can set any owner.
@@ -195,7 +195,7 @@ impl Object {
     }
 }
 
-type Found1<'a> = (&'a Run, &'a PodState);
+type PodOfRun<'a> = (&'a Run, &'a PodState);
 
 /// Why a selection does not match exactly one object. The messages list the alternatives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -268,10 +268,10 @@ impl Found {
     pub fn pods(&self, which: &Which) -> Result<Vec<(&Run, &PodState)>, PickError> {
         let all = self.runs.iter().flat_map(|run| run.state.pods.iter().map(move |pod| (run, pod)));
         let is_in_run =
-            |(run, pod): &Found1<'_>| which.run.as_ref().is_none_or(|wanted| wanted.has(run, pod));
-        let all: Vec<Found1<'_>> = all.filter(is_in_run).collect();
+            |(run, pod): &PodOfRun<'_>| which.run.as_ref().is_none_or(|wanted| wanted.has(run, pod));
+        let all: Vec<PodOfRun<'_>> = all.filter(is_in_run).collect();
         let in_namespace = |pod: &PodState| which.namespace.as_ref().is_none_or(|n| *n == pod.namespace);
-        let is_meant = |found: Found1<'_>| match &which.what {
+        let is_meant = |found: PodOfRun<'_>| match &which.what {
             Named::Object(object) => object.has(found),
             Named::Labels(selector) => selector.matches(&found.1.labels),
         };
@@ -299,7 +299,7 @@ impl Found {
         pods.first().copied().ok_or_else(|| self.nothing(which, &[]))
     }
 
-    fn nothing(&self, which: &Which, all: &[Found1<'_>]) -> PickError {
+    fn nothing(&self, which: &Which, all: &[PodOfRun<'_>]) -> PickError {
         let named = match &which.what {
             Named::Object(object) => object.run(),
             Named::Labels(_) => None,
@@ -349,7 +349,7 @@ impl Found {
 impl Object {
     /// The pod or workload that the user probably meant, as the user would write it: one with the same name,
     /// or else with a similar name.
-    fn similar(&self, all: &[Found1<'_>]) -> Option<String> {
+    fn similar(&self, all: &[PodOfRun<'_>]) -> Option<String> {
         let owners = all.iter().flat_map(|(_, pod)| pod.owners.iter());
         let mut candidates: Vec<(&str, String)> = owners.filter_map(|owner| written(owner)).collect();
         candidates.extend(all.iter().map(|(_, pod)| (pod.name.as_str(), pod.name.clone())));
@@ -367,7 +367,7 @@ fn written(owner: &str) -> Option<(&str, String)> {
 }
 
 /// The pods of one name or workload. Returns an error if several runs or namespaces have it.
-fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1<'a>>, PickError> {
+fn unambiguous<'a>(object: &Object, there: Vec<PodOfRun<'a>>) -> Result<Vec<PodOfRun<'a>>, PickError> {
     let Some((first, one)) = there.first().copied() else { return Ok(there) };
     if object.run.is_some() {
         return Ok(there);
@@ -377,7 +377,7 @@ fn unambiguous<'a>(object: &Object, there: Vec<Found1<'a>>) -> Result<Vec<Found1
         false => format!("pod {:?}", object.name),
     };
     if there.iter().any(|found| RunName::of_pod(*found) != RunName::of_pod((first, one))) {
-        let name = |found: &Found1<'_>| {
+        let name = |found: &PodOfRun<'_>| {
             let (run, pod) = found;
             let files = if pod.files.is_empty() { &run.state.files } else { &pod.files };
             format!("{} ({})", RunName::of_pod(*found), files.join(" "))

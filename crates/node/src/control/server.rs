@@ -439,7 +439,7 @@ impl<R: Runtime> Server<R> {
             let is_changing = self.registry.is_changing(run);
             if faults && !is_changing {
                 let faults = self.registry.start_faults(run);
-                let is_hopeless = faults.iter().any(|fault| fault.outlook == Outlook::Hopeless);
+                let is_hopeless = faults.iter().any(|fault| fault.outlook == Outlook::Permanent);
                 for fault in faults {
                     if said.insert(fault.text.clone()) {
                         client.answer(&Answer::Note(fault.text)).await?;

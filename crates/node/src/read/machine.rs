@@ -166,7 +166,7 @@ fn root_forbidden(
     let span = pod.point(&context.field("runAsNonRoot"));
     let mut found = match on_failure {
         OnFailure::Retry => Diagnostic::warning(span, text),
-        OnFailure::StopIfHopeless | OnFailure::Stop => Diagnostic::error(span, text),
+        OnFailure::StopIfPermanent | OnFailure::Stop => Diagnostic::error(span, text),
     };
     found.code = Some("security");
     Some(found.hint("add `runAsUser`, for example 1000"))

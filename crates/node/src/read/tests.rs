@@ -19,7 +19,7 @@ fn record(container: &str, reading: RunReadOptions) -> RunRecord {
 }
 
 fn machine() -> Machine {
-    Machine { runtime: None, state_dir: None, on_failure: OnFailure::StopIfHopeless }
+    Machine { runtime: None, state_dir: None, on_failure: OnFailure::StopIfPermanent }
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn an_image_that_is_gone_refuses_a_new_run_and_stops_no_accepted_one() {
 fn what_can_never_start_refuses_a_run_unless_it_is_tried_again() {
     let container = "image: \"rootfs:/\", command: [a], securityContext: {runAsNonRoot: true}";
     let record = record(container, RunReadOptions::default());
-    let table = [(OnFailure::Stop, false), (OnFailure::StopIfHopeless, false), (OnFailure::Retry, true)];
+    let table = [(OnFailure::Stop, false), (OnFailure::StopIfPermanent, false), (OnFailure::Retry, true)];
     for (on_failure, accepted) in table {
         let machine = Machine { on_failure, ..machine() };
         match read(&record, Checks::New(&machine)) {

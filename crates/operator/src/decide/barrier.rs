@@ -261,7 +261,7 @@ fn unused(view: &ObservedPod, held: &BTreeSet<String>, earned: &BTreeSet<String>
 /// A container that waits for something that can no longer happen (LP-28, KD10).
 fn hopeless(view: &ObservedPod, waiting: &[(usize, &Gate)]) -> Option<String> {
     let (plan, obs) = (&view.plan, &view.observation);
-    let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_hopeless(plan, obs, *i, gate))?;
+    let (i, gate) = waiting.iter().find(|(i, gate)| rules::gate_can_never_open(plan, obs, *i, gate))?;
     let code = obs.containers[gate.on].exit.as_ref().map_or(0, |exit| exit.code);
     Some(format!(
         "container `{}` waits for `{}`, which failed with code {code} and will not be restarted",

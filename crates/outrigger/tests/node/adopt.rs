@@ -320,8 +320,9 @@ fn workloads(bench: &Bench, name: &str) {
     let before = node.must(&["ps", "-o", "name", "deploy/web"]);
     node.down(Signal::KILL);
     node.up();
-    let runs =
-        || -> serde_json::Value { serde_json::from_str(&node.must(&["ps", "-a", "-o", "json"])).expect("JSON") };
+    let runs = || -> serde_json::Value {
+        serde_json::from_str(&node.must(&["ps", "-a", "-o", "json"])).expect("JSON")
+    };
     let succeeded = || {
         let pods = runs()[0]["pods"].as_array().cloned().unwrap_or_default();
         pods.iter().filter(|pod| pod["workload"] == "Job/report" && pod["phase"] == "Succeeded").count()

@@ -6,7 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outrigger_lifecycle::{Engine, Plan, PodInput, Time};
 use outrigger_simulate::invariants::{Checker, Violation};
 use outrigger_simulate::random::{self, Trouble};
-use outrigger_simulate::{Decider, Options, Rng, Scenario, Script, ScriptDuration, Simulator, Summary, Tape};
+use outrigger_simulate::{
+    Decider, Options, Rng, Scenario, Script, ScriptDuration, Simulator, Summary, TraceRecording,
+};
 
 /// A pod, the behaviour of its containers, and the seed of the faults.
 pub struct Case {
@@ -190,7 +192,7 @@ pub fn tell(kind: Kind, seed: u64) -> String {
             c.stop_stage
         );
     }
-    let mut tape = Tape::new(&case.plan, 5_000);
+    let mut tape = TraceRecording::new(&case.plan, 5_000);
     let scenario = case.scenario();
     let mut engine = Engine::new(case.plan.clone(), Time(0));
     let run =
