@@ -436,7 +436,7 @@ fn place_of(entry: &Entry) -> Span {
     }
 }
 
-fn abbreviate(text: &str) -> String {
+pub(crate) fn abbreviate(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     let line: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(CHARS_MAX).is_some() { format!("{line}…") } else { line }

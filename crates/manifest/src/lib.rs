@@ -1,7 +1,7 @@
 //! Reads manifests: turns YAML and JSON into Kubernetes types, with the source position of every value.
 //!
 //! [`read()`] turns sources into a [`Manifest`]: the pods to run (including those of Jobs, Deployments and so
-//! on), and the ConfigMaps, Secrets and claims that they use. Errors are [`Diagnostics`], each with its
+//! on), the ConfigMaps, Secrets and claims that they use, and the Services before them. Errors are [`Diagnostics`], each with its
 //! position, and [`render`] shows them. [`check()`] plans the pods and reports problems, [`mod@convert`]
 //! converts them to another dialect, and [`edit`] changes the text of a manifest without touching the rest.
 //!
@@ -23,6 +23,7 @@ mod keys;
 mod kruise;
 mod limits;
 mod names;
+mod not_run;
 mod owned;
 mod pod;
 mod ports;
@@ -31,6 +32,7 @@ mod read;
 mod references;
 mod required;
 mod scalar;
+mod service;
 mod span;
 mod tree;
 mod workload;
@@ -50,6 +52,7 @@ pub use publish::to_value;
 pub use read::{Manifest, Partial, ReadOptions, Validate, parse, read, read_partial};
 pub use references::{MissingReference, check_references, missing_references};
 pub use scalar::Scalar;
+pub use service::check_services;
 pub use span::{Position, SourceFile, Span};
 pub use tree::{Document, Entry, Node, Value, Walk};
 pub use workload::Workload;

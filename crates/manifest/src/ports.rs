@@ -64,7 +64,7 @@ fn of_one_workload(pod: &PodManifest, (number, protocol): &HostPort, path: &Fiel
 
 /// The host ports of a pod: port, address (empty for all) and path. Pods on the host network have none,
 /// because no port is forwarded for them.
-fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
+pub(crate) fn host_ports(pod: &PodManifest) -> Vec<(HostPort, String, FieldPath)> {
     let Some(spec) = pod.input.pod.spec.as_ref().filter(|s| s.host_network != Some(true)) else {
         return Vec::new();
     };

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use outrigger_lifecycle::annotations::{self, Place as AnnotationPlace};
 use outrigger_lifecycle::{
@@ -14,10 +15,11 @@ use outrigger_lifecycle::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::decode::{self, nearest};
+use crate::decode;
 use crate::defaults::apply_defaults;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::limits::Limits;
+use crate::not_run::{self, NotRun};
 use crate::pod::{Origin, PodManifest};
 use crate::span::{SourceFile, Span};
 use crate::tree::{Document, Node, Value};
@@ -46,8 +48,11 @@ pub struct ReadOptions {
     pub namespace: Option<String>,
     /// Overrides the number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet.
     pub replicas: Option<u32>,
-    /// Whether to list every skipped object, instead of only the number of each kind.
+    /// Whether to list every object that is not run, instead of only the number of each kind.
     pub list_skipped: bool,
+    /// Whether the manifest was accepted before, perhaps by an older version that did not read every kind. Its pods
+    /// may be running, so mistakes in objects that older versions skipped are not errors.
+    pub was_accepted: bool,
     /// The limits on a manifest.
     pub limits: Limits,
 }
@@ -62,6 +67,14 @@ pub struct Manifest {
     pub workloads: Vec<Workload>,
     /// The objects the pods may refer to.
     pub companions: Companions,
+    /// The Services, in the order of the text, with their namespaces set.
+    pub services: Vec<Service>,
+    /// The EndpointSlices, in the order of the text, with their namespaces set.
+    pub endpoint_slices: Vec<EndpointSlice>,
+    /// The spanned tree of each Service.
+    pub(crate) service_nodes: Vec<Node>,
+    /// The spanned tree of each EndpointSlice.
+    pub(crate) endpoint_slice_nodes: Vec<Node>,
     /// Warnings and notes about a manifest without errors.
     pub warnings: Vec<Diagnostic>,
     /// The position of each object's name, by kind, namespace and name.
@@ -76,7 +89,7 @@ impl Manifest {
 }
 
 /// The supported kinds: kind, apiVersion.
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 13] = [
     ("Pod", "v1"),
     ("Job", "batch/v1"),
     ("CronJob", "batch/v1"),
@@ -88,6 +101,8 @@ const KINDS: [(&str, &str); 11] = [
     ("Secret", "v1"),
     ("PersistentVolumeClaim", "v1"),
     ("PriorityClass", "scheduling.k8s.io/v1"),
+    ("Service", "v1"),
+    ("EndpointSlice", "discovery.k8s.io/v1"),
 ];
 
 /// Reads a manifest.
@@ -126,8 +141,7 @@ pub fn read_partial(sources: &[SourceFile], options: &ReadOptions) -> Partial {
         options,
         manifest: Manifest::default(),
         seen: BTreeMap::new(),
-        skipped: BTreeMap::new(),
-        is_partial: false,
+        not_run: NotRun::new(options.list_skipped),
         is_complete: true,
     };
     let mut diagnostics = Vec::new();
@@ -213,10 +227,8 @@ struct Reader<'o> {
     manifest: Manifest,
     /// The objects read so far, by kind, namespace and name.
     seen: BTreeMap<(&'static str, String, String), Span>,
-    /// The number of skipped objects of each kind that were not listed.
-    skipped: BTreeMap<String, usize>,
-    /// Whether a part of an object was left out.
-    is_partial: bool,
+    /// The objects that are not run.
+    not_run: NotRun,
     /// Whether every object could be read.
     is_complete: bool,
 }
@@ -261,6 +273,10 @@ impl Reader<'_> {
             }
         };
         let (api_version, kind) = (api_version.to_owned(), kind.to_owned());
+        if let Some(reason) = not_run::helm_reason(&node) {
+            self.not_run.add(&node, &kind, &reason, out);
+            return;
+        }
         match KINDS.iter().find(|known| **known == (kind.as_str(), api_version.as_str())) {
             Some((kind, _)) => self.known(kind, node, &place, out),
             None if kind.ends_with("List") && node.get("items").is_some() => {
@@ -271,7 +287,7 @@ impl Reader<'_> {
                     out.push(note);
                     self.known(kind, object, &place, out);
                 }
-                Err(node) => self.skip(&node, &api_version, &kind, out),
+                Err(node) => self.other(&node, &api_version, &kind, out),
             },
         }
     }
@@ -307,42 +323,18 @@ impl Reader<'_> {
         }
     }
 
-    /// Counts a skipped object, and reports it if it may be a mistake.
-    fn skip(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
-        self.is_partial = true;
-        let known: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-        let hint = match KINDS.iter().find(|(known, _)| *known == kind) {
-            Some((kind, right)) => Some(format!("`kind: {kind}` is read in `apiVersion: {right}`")),
-            None => nearest(kind, &known).map(|kind| format!("did you mean `kind: {kind}`?")),
-        };
-        if hint.is_none() && !self.options.list_skipped {
-            *self.skipped.entry(kind.to_owned()).or_default() += 1;
+    /// Accepts an object of a kind that is not run, unless its kind looks like a mistake.
+    fn other(&mut self, node: &Node, api_version: &str, kind: &str, out: &mut Vec<Diagnostic>) {
+        let hint = not_run::correction(api_version, kind, &KINDS);
+        let Some(hint) = hint.filter(|_| !self.options.was_accepted) else {
+            self.not_run.add(node, kind, not_run::reason(api_version, kind), out);
             return;
-        }
-        let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
-        let name = node.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::text);
-        let named = name.map(|name| format!(" `{name}`")).unwrap_or_default();
-        let mut warning = Diagnostic::warning(span, format!("{kind}{named} ({api_version}) is skipped"));
-        warning.hint = hint;
-        out.push(warning);
-    }
-
-    /// The message about objects that were not listed one by one: `skipped: 2 Services, 1 Ingress`.
-    fn skipped(&self) -> Option<Diagnostic> {
-        if self.skipped.is_empty() {
-            return None;
-        }
-        let several = |kind: &str| match kind {
-            kind if kind.ends_with('s') => format!("{kind}es"),
-            kind if kind.ends_with('y') => format!("{}ies", &kind[..kind.len() - 1]),
-            kind => format!("{kind}s"),
         };
-        let parts = self.skipped.iter().map(|(kind, count)| match count {
-            1 => format!("1 {kind}"),
-            count => format!("{count} {}", several(kind)),
-        });
-        let all = parts.collect::<Vec<_>>().join(", ");
-        Some(Diagnostic::warning(None, format!("skipped: {all} (only pods are run; -v lists them)")))
+        self.is_complete = false;
+        let span = node.entry("kind").map_or(node.head(), |entry| entry.value.head());
+        let message =
+            format!("there is no kind `{kind}` in `apiVersion: {}`", decode::abbreviate(api_version));
+        out.push(Diagnostic::error(span, message).hint(hint));
     }
 
     fn known(&mut self, kind: &'static str, node: Node, place: &Place, out: &mut Vec<Diagnostic>) {
@@ -376,6 +368,19 @@ impl Reader<'_> {
                 let class = self.companion::<PriorityClass>(kind, &node, out, |o| &mut o.metadata);
                 if let Some((object, (_, name))) = class {
                     self.manifest.companions.priority_classes.insert(name, object);
+                }
+            }
+            "Service" => {
+                if let Some(object) = self.unless_accepted::<Service>(kind, &node, out, |o| &mut o.metadata) {
+                    self.manifest.services.push(object);
+                    self.manifest.service_nodes.push(node);
+                }
+            }
+            "EndpointSlice" => {
+                let slice = self.unless_accepted::<EndpointSlice>(kind, &node, out, |o| &mut o.metadata);
+                if let Some(object) = slice {
+                    self.manifest.endpoint_slices.push(object);
+                    self.manifest.endpoint_slice_nodes.push(node);
                 }
             }
             "Pod" => self.workload(node, place, out, Workload::Pod),
@@ -419,6 +424,22 @@ impl Reader<'_> {
         };
         metadata.namespace = Some(namespace.clone());
         self.first_of_its_name(kind, &namespace, &name, node, out).then_some((object, (namespace, name)))
+    }
+
+    /// The same for a kind that older versions skipped.
+    fn unless_accepted<T: DeserializeOwned>(
+        &mut self,
+        kind: &'static str,
+        node: &Node,
+        out: &mut Vec<Diagnostic>,
+        metadata: impl Fn(&mut T) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    ) -> Option<T> {
+        let before = out.len();
+        let object = self.companion::<T>(kind, node, out, metadata);
+        if self.options.was_accepted {
+            out[before..].iter_mut().for_each(|d| d.severity = d.severity.min(Severity::Warning));
+        }
+        object.map(|(object, _)| object)
     }
 
     fn namespace(&self, written: Option<&str>) -> String {
@@ -595,11 +616,11 @@ impl Reader<'_> {
     }
 
     fn finish(mut self, mut diagnostics: Vec<Diagnostic>, empty: Option<Span>) -> Partial {
-        diagnostics.extend(self.skipped());
+        diagnostics.extend(self.not_run.summary());
         diagnostics.extend(owned::leave_out(&mut self.manifest.pods, &mut self.manifest.workloads));
         let failed = diagnostics.iter().any(|d| d.severity == Severity::Error);
         if !failed && self.manifest.pods.is_empty() {
-            let message = if self.is_partial || !self.manifest.workloads.is_empty() {
+            let message = if !self.not_run.is_empty() || !self.manifest.workloads.is_empty() {
                 "nothing is left to run"
             } else if empty.is_some() {
                 "nothing to run: the file is empty"

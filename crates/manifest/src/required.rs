@@ -51,7 +51,12 @@ pub(crate) fn required_fields(name: &str) -> &'static [&'static str] {
         "CronJobSpec" => &["jobTemplate", "schedule"],
         "DeploymentSpec" | "StatefulSetSpec" | "DaemonSetSpec" => &["selector", "template"],
         "ReplicaSetSpec" => &["selector"],
-        "Pod" | "Job" | "CronJob" | "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => &["spec"],
+        "ServicePort" => &["port"],
+        "EndpointSlice" => &["addressType"],
+        "Endpoint" => &["addresses"],
+        "Service" | "Pod" | "Job" | "CronJob" | "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => {
+            &["spec"]
+        }
         _ => &[],
     }
 }
@@ -66,6 +71,7 @@ mod tests {
         PodFailurePolicyRule, SuccessPolicy,
     };
     use k8s_openapi::api::core::v1::*;
+    use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
         LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference,
     };
@@ -156,6 +162,10 @@ mod tests {
             ResourceRequirements,
             SELinuxOptions,
             SeccompProfile,
+            Endpoint,
+            EndpointPort,
+            ServicePort,
+            ServiceSpec,
             SecretEnvSource,
             SecretKeySelector,
             SecretProjection,

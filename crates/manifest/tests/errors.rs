@@ -320,28 +320,91 @@ fn objects_of_one_name_point_at_both() {
     );
 }
 
+/// An object of any kind.
+fn object(api_version: &str, kind: &str) -> String {
+    format!("apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: s}}\n---\n")
+}
+
 #[test]
-fn what_cannot_run_is_named_and_skipped() {
-    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n---\n";
+fn kinds_that_are_not_run_are_accepted() {
+    let listed = ReadOptions { list_skipped: true, ..ReadOptions::default() };
+    for (api_version, kind, reason) in [
+        ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "no API server"),
+        ("v1", "ServiceAccount", "no API server"),
+        ("policy/v1", "PodDisruptionBudget", "not evicted"),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", "`replicas`"),
+        ("networking.k8s.io/v1", "NetworkPolicy", "not filtered"),
+        ("networking.k8s.io/v1", "Ingress", "--publish"),
+        ("gateway.networking.k8s.io/v1", "HTTPRoute", "--publish"),
+        ("apiextensions.k8s.io/v1", "CustomResourceDefinition", "no API server"),
+        ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", "no API server"),
+        ("v1", "Namespace", "as soon as"),
+        ("v1", "Endpoints", "EndpointSlices"),
+        ("node.k8s.io/v1", "RuntimeClass", "only pods"),
+        // Kinds of others may have the name of one that is run, or nearly.
+        ("serving.knative.dev/v1", "Service", "custom resource"),
+        ("batch.volcano.sh/v1alpha1", "Job", "custom resource"),
+        ("example.com/v1", "Pods", "custom resource"),
+    ] {
+        let text = format!("{}{}", object(api_version, kind), pod("  containers: [{name: c}]\n"));
+        let found = lines(&text, &ReadOptions::default());
+        assert_eq!(found, [format!("- warning not run: 1 {kind} (-v lists them with the reason)")], "{kind}");
+        let found = lines(&text, &listed);
+        assert!(found[0].starts_with(&format!("2:7 warning {kind} `s` is not run: ")), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains(reason), "{found:?}");
+    }
+    let two = format!("{0}{0}{1}", object("v1", "NetworkPolicy"), object("v1", "Ingress"));
     expect(
-        &format!("{service}{}", pod("  containers: [{name: c}]\n")),
-        &["- warning skipped: 1 Service (only pods are run; -v lists them)"],
-    );
-    expect(
-        service,
+        &two,
         &[
-            "- warning skipped: 1 Service (only pods are run; -v lists them)",
+            "- warning not run: 1 Ingress, 2 NetworkPolicies (-v lists them with the reason)",
             "- error nothing is left to run [a Pod, Job, CronJob, Deployment, ReplicaSet, StatefulSet or DaemonSet is needed]",
         ],
     );
-    let old = "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: s}\n";
-    assert_eq!(
-        lines(old, &ReadOptions::default())[0],
-        "2:7 warning Deployment `s` (extensions/v1beta1) is skipped [`kind: Deployment` is read in `apiVersion: apps/v1`]"
-    );
-    let typo = "apiVersion: v1\nkind: Pdo\nmetadata: {name: s}\n";
-    assert!(lines(typo, &ReadOptions::default())[0].ends_with("[did you mean `kind: Pod`?]"));
     assert!(lines("", &ReadOptions::default())[0].starts_with("1:1 error nothing to run: the file is empty"));
+}
+
+#[test]
+fn kinds_that_look_like_a_mistake_are_errors() {
+    for (api_version, kind, hint) in [
+        ("v1", "Pdo", "did you mean `kind: Pod`?"),
+        ("apps/v1", "Deploymnt", "did you mean `kind: Deployment`?"),
+        ("v1", "service", "did you mean `kind: Service`?"),
+        ("v1", "Deployment", "write `apiVersion: apps/v1`"),
+        ("extensions/v1beta1", "Deployment", "write `apiVersion: apps/v1`"),
+        ("app/v1", "Deployment", "write `apiVersion: apps/v1`"),
+        ("v2", "Pod", "write `apiVersion: v1`"),
+        ("discovery.k8s.io/v1beta1", "EndpointSlice", "write `apiVersion: discovery.k8s.io/v1`"),
+    ] {
+        let text = object(api_version, kind);
+        expect(
+            &text,
+            &[&format!("2:7 error there is no kind `{kind}` in `apiVersion: {api_version}` [{hint}]")],
+        );
+        // What an older version has skipped does not end a run.
+        let accepted = ReadOptions { was_accepted: true, ..ReadOptions::default() };
+        let text = format!("{text}{}", pod("  containers: [{name: c}]\n"));
+        assert!(lines(&text, &accepted)[0].starts_with("- warning not run: 1 "), "{text}");
+    }
+}
+
+#[test]
+fn helm_hooks_run_only_if_they_belong_to_an_installation() {
+    let hook = |hooks: &str| {
+        let annotated = format!("name: p\n  annotations: {{helm.sh/hook: \"{hooks}\"}}");
+        pod("  containers: [{name: c}]\n").replace("name: p", &annotated)
+    };
+    let listed = ReadOptions { list_skipped: true, ..ReadOptions::default() };
+    let cases =
+        [("test", "a test of a Helm chart"), ("test-success", "a test"), ("pre-delete", "`pre-delete`")];
+    for (hooks, reason) in cases {
+        let found = lines(&hook(hooks), &listed);
+        assert!(found[0].starts_with("2:7 warning Pod `p` is not run: it is"), "{found:?}");
+        assert!(found[0].contains(reason), "{found:?}");
+    }
+    for hooks in ["pre-install", "post-upgrade, post-install", ""] {
+        expect(&hook(hooks), &[]);
+    }
 }
 
 #[test]

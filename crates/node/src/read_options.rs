@@ -14,7 +14,7 @@ pub struct RunReadOptions {
     pub features: FeatureGates,
     /// The namespace of objects that do not set one.
     pub namespace: String,
-    /// Warn about every skipped object, not only about the number of each kind.
+    /// List every object that is not run, not only the number of each kind.
     pub list_skipped: bool,
     /// The number of pods of a Deployment, ReplicaSet, StatefulSet or DaemonSet; overrides the manifest.
     pub replicas: Option<u32>,

@@ -100,7 +100,7 @@ pub async fn run<R: Runtime>(
     runtime: Arc<R>,
     output: Output,
 ) -> Result<RunResult, RunError> {
-    let Work { pods, workloads, companions, sources } = work;
+    let Work { pods, workloads, companions, sources, .. } = work;
     let events = EventsFile::create(options.events.as_deref())
         .map_err(|source| RunError::File { path: options.events.clone().unwrap_or_default(), source })?;
     let status_file = StatusFile::new(options.status.as_deref(), StatusContent::for_pods(&pods));

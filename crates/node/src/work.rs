@@ -1,5 +1,7 @@
 //! The input of a run: pods and workloads with their plans.
 
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use outrigger_lifecycle::{Companions, Plan};
 use outrigger_manifest::{PodManifest, SourceFile, Workload};
 
@@ -21,6 +23,10 @@ pub struct Work {
     pub workloads: Vec<Workload>,
     /// Objects that the pods may refer to.
     pub companions: Companions,
+    /// The Services of the pods.
+    pub services: Vec<Service>,
+    /// Endpoints of Services that do not select pods.
+    pub endpoint_slices: Vec<EndpointSlice>,
     /// The source text, so that errors can show line numbers.
     pub sources: Vec<SourceFile>,
 }

@@ -167,14 +167,14 @@ fn what_is_not_run_takes_one_line() {
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n";
     let other =
         |kind: &str, name: &str| format!("---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n");
-    let text = [pod, &other("Service", "a"), &other("Service", "b"), &other("Ingress", "i")].concat();
+    let text = [pod, &other("Namespace", "a"), &other("Namespace", "b"), &other("Ingress", "i")].concat();
     let run = outrigger(&["validate", "-"], &text);
     assert_eq!(
         run.stdout,
-        "warning: skipped: 1 Ingress, 2 Services (only pods are run; -v lists them)\n\n1 pod fine, 1 warning\n"
+        "note: not run: 1 Ingress, 2 Namespaces (-v lists them with the reason)\n\n1 pod fine, 1 note\n"
     );
     let run = outrigger(&["validate", "-v", "-"], &text);
-    for name in ["Service `a` (v1) is skipped", "Service `b`", "Ingress `i`"] {
+    for name in ["Namespace `a` is not run: ", "Namespace `b`", "Ingress `i`"] {
         assert!(run.stdout.contains(name), "{}", run.stdout);
     }
     let run = outrigger(&["run", "-"], "services:\n  web:\n    image: nginx\n");

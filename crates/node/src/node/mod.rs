@@ -315,7 +315,7 @@ impl<R: Runtime> Node<R> {
         work: Work,
     ) -> (Driven<R>, mpsc::UnboundedSender<RunOrder>) {
         let keys = record.keys(&work);
-        let Work { pods, workloads, companions, sources } = work;
+        let Work { pods, workloads, companions, sources, .. } = work;
         let sinks = Sinks {
             output: self.output.clone(),
             events: EventsFile::none(),

@@ -306,7 +306,7 @@ impl<R: Runtime> Driven<R> {
 
     /// Applies changed manifests. Replaced workloads are stopped first, and their successors wait for that.
     fn update(&mut self, update: Update) {
-        let Update { work: Work { pods, workloads, companions, sources }, keys, files } = update;
+        let Update { work: Work { pods, workloads, companions, sources, .. }, keys, files } = update;
         self.changes += 1;
         self.supervisor.now_reads(companions, Hints::new(sources), files);
         let stamp = self.clock.now();

@@ -11,15 +11,18 @@ use outrigger_images::{
     invalid_reference, is_on_disk, missing_on_disk, not_an_image, unreadable_on_disk, user_on_disk,
 };
 use outrigger_lifecycle::{ContainerRef, FieldPath, List, PullCause, parse_quantity};
-use outrigger_manifest::{Diagnostic, Manifest, PodManifest, check_host_ports, check_references};
+use outrigger_manifest::{
+    Diagnostic, Manifest, PodManifest, check_host_ports, check_references, check_services,
+};
 
 use super::{Machine, RuntimeKind};
 
-/// Checks for ConfigMaps, Secrets and keys that are not in the manifest, and for host ports that are used
-/// twice. Also checks for images on disk, host paths and profiles that do not exist on this machine.
+/// Checks for ConfigMaps, Secrets and keys that are not in the manifest, host ports used twice, Services, and images on
+/// disk, host paths and profiles that are not on this machine.
 pub(super) fn check(manifest: &Manifest, machine: &Machine) -> Vec<Diagnostic> {
     let is_embedded = matches!(machine.runtime, Some(RuntimeKind::Embedded(_)));
     let mut out = check_host_ports(manifest);
+    out.extend(check_services(manifest));
     // The pods of a workload differ only in name, so only the first is checked.
     for pod in &manifest.pods {
         out.extend(check_references(manifest, pod));

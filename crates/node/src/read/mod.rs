@@ -13,7 +13,9 @@ use std::path::PathBuf;
 
 use outrigger_agent::options::{OnFailure, UserNamespaces};
 use outrigger_lifecycle::{Plan, PodSecurityLevel, Severity};
-use outrigger_manifest::{Diagnostic, Manifest, SourceFile, Workload, check, check_level, render};
+use outrigger_manifest::{
+    Diagnostic, Manifest, ReadOptions, SourceFile, Workload, check, check_level, render,
+};
 use outrigger_runtime::NetworkMode;
 
 pub use crate::read_options::RunReadOptions;
@@ -94,7 +96,9 @@ pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
         check_restricted_options(options.network, options.user_namespaces)?;
     }
     let sources = record.source_files();
-    let manifest = match outrigger_manifest::read(&sources, &reading.manifest_options()) {
+    let was_accepted = matches!(checks, Checks::Accepted);
+    let manifest_options = ReadOptions { was_accepted, ..reading.manifest_options() };
+    let manifest = match outrigger_manifest::read(&sources, &manifest_options) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(ReadError::Manifest { diagnostics: refused.0, sources }),
     };
@@ -123,6 +127,8 @@ pub fn read(record: &RunRecord, checks: Checks<'_>) -> Result<Read, ReadError> {
         pods: planned.collect(),
         workloads: manifest.workloads,
         companions: manifest.companions,
+        services: manifest.services,
+        endpoint_slices: manifest.endpoint_slices,
         sources,
     };
     if let Checks::New(machine) = checks {

@@ -30,6 +30,19 @@ fn an_image_that_is_gone_refuses_a_new_run_and_stops_no_accepted_one() {
     assert_eq!(read(&record, Checks::Accepted).unwrap().work.pods.len(), 1);
 }
 
+/// Older versions did not read Services.
+#[test]
+fn a_bad_service_refuses_a_new_run_and_stops_no_accepted_one() {
+    for service in ["{selectr: {app: p}}", "{ports: [{port: 80}, {port: 80}]}", "{type: 1}"] {
+        let mut record = record("image: i", RunReadOptions::default());
+        let text = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec: {service}\n");
+        record.sources.push(("s.yaml".to_owned(), text));
+        let refused = read(&record, Checks::New(&machine())).unwrap_err().to_string();
+        assert!(refused.contains("s.yaml:4"), "{refused}");
+        assert_eq!(read(&record, Checks::Accepted).unwrap().work.pods.len(), 1, "{service}");
+    }
+}
+
 #[test]
 fn what_can_never_start_refuses_a_run_unless_it_is_tried_again() {
     let container = "image: \"rootfs:/\", command: [a], securityContext: {runAsNonRoot: true}";
