@@ -2,8 +2,10 @@
 //! for overlayfs.
 //!
 //! [`ImageStore`] is the interface for runtimes. Several processes may use one store at the same time.
+//! [`download()`] reads a small file with the same HTTP client.
 
 mod archive;
+mod download;
 mod fault;
 mod fetch;
 mod fields;
@@ -19,6 +21,7 @@ mod store;
 mod tree;
 mod unpack;
 
+pub use self::download::{DownloadError, download};
 pub use self::limits::{ImageLimits, LimitsError};
 pub use self::tree::{is_opaque, is_whiteout};
 pub use outrigger_runtime::reference::{invalid_reference, is_on_disk, missing_on_disk, unreadable_on_disk};

@@ -443,7 +443,7 @@ fn is_passing(status: StatusCode) -> bool {
 }
 
 /// The causes of an error. Users need them, and reqwest's own text leaves them out.
-fn causes(error: &reqwest::Error) -> String {
+pub(super) fn causes(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {
         cause = next;

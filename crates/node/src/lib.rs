@@ -7,6 +7,7 @@
 pub mod control;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod input;
 pub mod node;
 mod outcome;
 mod pod_check;

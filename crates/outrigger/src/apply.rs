@@ -11,7 +11,7 @@ use outrigger_node::record::RunRecord;
 use outrigger_node::work::Work;
 
 use crate::detach::{self, Detach, WaitArg};
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::outcome::{self, Failure};
 use crate::run::{self, NetworkArg, UsernsArg};
 use crate::{runs, runtime, terminal};
@@ -20,6 +20,7 @@ use crate::{runs, runtime, terminal};
 #[command(after_help = "\
 Examples:
   outrigger apply web.yaml             make the node run what web.yaml says
+  outrigger apply -k overlays/test     what a kustomization says
   outrigger apply --dry-run web.yaml   only show what would change
   outrigger apply --wait web.yaml      wait until ready; a Job, until it ends
 
@@ -37,9 +38,8 @@ The manifests replace those of the detached run that has their objects; without 
 
 Exit codes: 0 the changes are under way; with --wait, the result of what has finished; 2 the manifests are wrong or cannot be applied.")]
 pub(crate) struct Args {
-    /// Manifests; `-` is standard input.
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     #[command(flatten)]
     read: ReadArgs,
     /// Only show what would change.
@@ -76,11 +76,10 @@ pub(crate) fn main(args: Args) -> ExitCode {
 }
 
 fn apply(args: Args) -> Result<u8, Failure> {
-    let sources = args.read.sources(&args.files)?;
-    // Errors are shown with their lines before the node is contacted.
-    let files = args.files.iter().map(|file| file.display().to_string()).collect();
+    let sources = args.input.sources(&args.read)?;
+    // Errors are shown with their lines before the node is asked.
     let pods = run::default_pod_options(args.network, UsernsArg::Auto);
-    let record = RunRecord::new(files, &sources, args.read.options(), pods);
+    let record = RunRecord::new(args.input.names(), &sources, args.read.options(), pods);
     let machine = Machine { runtime: None, state_dir: None, on_failure: OnFailure::Retry };
     let Read { work, warnings } = read(&record, Checks::New(&machine))?;
     terminal::diagnostics(&warnings, &work.sources);

@@ -102,14 +102,18 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
 
-    /// kubectl's option for files causes an error with a helpful tip.
+    /// kubectl's options for files name the same as the arguments without an option.
     #[test]
-    fn files_are_named_without_an_option() {
-        for option in ["-f", "--filename", "--file"] {
-            let error =
-                Cli::try_parse_from(["outrigger", "run", option, "job.yaml"]).expect_err("no such option");
-            let text = error.to_string();
-            assert!(text.contains("tip: name files without an option: outrigger run FILE"), "{text}");
+    fn files_are_named_with_or_without_an_option() {
+        for command in ["run", "validate", "plan", "apply", "simulate"] {
+            for args in
+                [&["a"][..], &["-f", "a", "-f", "b"], &["--filename=a", "b"], &["-k", "dir"], &["-R", "dir"]]
+            {
+                let all = [&["outrigger", command], args].concat();
+                assert!(Cli::try_parse_from(all).is_ok(), "{command} {args:?}");
+            }
+            let error = Cli::try_parse_from(["outrigger", command]).expect_err("no file").to_string();
+            assert!(error.contains("<FILE>"), "{error}");
         }
     }
 

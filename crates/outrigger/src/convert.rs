@@ -5,13 +5,13 @@ mod tests;
 
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::convert::Target;
 use outrigger_manifest::convert::{ConvertError, convert};
 use outrigger_manifest::{Diagnostic, Format, Severity, SourceFile, check, in_format};
 
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -27,9 +27,8 @@ the other dialect cannot express is reported on standard error.
 
 Exit codes: 0 converted, 1 something would be lost (nothing is written, unless --lossy), 2 the manifest cannot be read or has errors.")]
 pub(crate) struct Args {
-    /// The manifest, YAML or JSON; `-` is standard input.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    input: InputArgs,
     /// The dialect to write.
     #[arg(long, value_enum, value_name = "DIALECT")]
     to: To,
@@ -83,7 +82,13 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         To::Priority => Target::Priority,
         To::DependsOn => Target::DependsOn,
     };
-    let sources = args.read.sources(std::slice::from_ref(&args.file))?;
+    let sources = args.input.sources(&args.read)?;
+    let [source] = sources.as_slice() else {
+        return Err(Failure::Input(anyhow!(
+            "one manifest is converted at a time, these are {}",
+            sources.len()
+        )));
+    };
     let manifest = match args.read.read(&sources) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
@@ -97,11 +102,10 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
         return Err(Failure::Manifest(errors, sources));
     }
     let (options, features) = (args.read.options().manifest_options(), args.read.features());
-    let converted =
-        convert(&sources[0].text, &checked, target, &options, &features).map_err(|e| match e {
-            ConvertError::Unreadable(_) => Failure::Own(e.into()),
-            ConvertError::Edit(_) | ConvertError::NotExpressible { .. } => Failure::Input(e.into()),
-        })?;
+    let converted = convert(&source.text, &checked, target, &options, &features).map_err(|e| match e {
+        ConvertError::Unreadable(_) => Failure::Own(e.into()),
+        ConvertError::Edit(_) | ConvertError::NotExpressible { .. } => Failure::Input(e.into()),
+    })?;
     let severity = if args.lossy { Severity::Warning } else { Severity::Error };
     let losses: Vec<Diagnostic> = converted.losses(severity);
     terminal::diagnostics(&losses, &sources);

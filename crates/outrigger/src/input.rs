@@ -1,20 +1,59 @@
-//! Reads the files that the command line names.
+//! Reads the manifests on the command line.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
-use clap::builder::UnknownArgumentValueParser;
 use outrigger_lifecycle::FeatureGates;
-use outrigger_manifest::{Diagnostics, Limits, Manifest, Partial, SourceFile, Validate, read, read_partial};
+use outrigger_manifest::{Diagnostics, Manifest, Partial, SourceFile, Validate, read, read_partial};
+use outrigger_node::input::Input;
 use outrigger_node::read::RunReadOptions;
 
 use crate::outcome::Failure;
 use crate::value::ValueError;
 
+/// Where manifests come from, for every command that reads some.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct InputArgs {
+    /// Manifests, YAML or JSON: files, directories, Helm charts (through `helm template`) or https URLs; `-` is standard
+    /// input.
+    #[arg(value_name = "FILE", required_unless_present_any = ["filename", "kustomize"])]
+    files: Vec<PathBuf>,
+    /// The same as FILE, as in kubectl; may be repeated.
+    #[arg(long, short = 'f', visible_alias = "file", value_name = "FILE", help_heading = HEADING)]
+    filename: Vec<PathBuf>,
+    /// Directory with a kustomization (through `kustomize build` or `kubectl kustomize`); may be repeated.
+    #[arg(long, short = 'k', value_name = "DIR", help_heading = HEADING)]
+    kustomize: Vec<PathBuf>,
+    /// Also read the directories in directories.
+    #[arg(long, short = 'R', help_heading = HEADING)]
+    recursive: bool,
+}
+
+const HEADING: &str = "Reading manifests";
+
+impl InputArgs {
+    fn input(&self, namespace: &str) -> Input {
+        Input {
+            places: self.files.iter().chain(&self.filename).cloned().collect(),
+            kustomizations: self.kustomize.clone(),
+            is_recursive: self.recursive,
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// The texts of the manifests.
+    pub(crate) fn sources(&self, read: &ReadArgs) -> Result<Vec<SourceFile>, Failure> {
+        Ok(self.input(&read.namespace).read()?)
+    }
+
+    /// What was named, to show where a run comes from.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.input("").names()
+    }
+}
+
 /// How manifests are read, for every command that reads some.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Reading manifests")]
+#[command(next_help_heading = HEADING)]
 pub(crate) struct ReadArgs {
     /// How to treat unknown and repeated fields, which are errors by default; as in kubectl, `true` is `strict` and `false` is
     /// `ignore`.
@@ -28,16 +67,9 @@ pub(crate) struct ReadArgs {
     /// Namespace of objects that do not specify one.
     #[arg(long, short = 'n', default_value = "default", value_name = "NAME")]
     namespace: String,
-    /// List every object of the manifest that is skipped.
+    /// List every object of the manifests that is not run, with the reason.
     #[arg(long, short)]
     verbose: bool,
-    /// kubectl's option, which is answered with a tip.
-    #[arg(short = 'f', long, alias = "file", hide = true, value_name = "FILE", value_parser = no_option_for_files())]
-    filename: Option<String>,
-}
-
-fn no_option_for_files() -> UnknownArgumentValueParser {
-    UnknownArgumentValueParser::suggest("name files without an option: outrigger run FILE")
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -59,7 +91,6 @@ impl Default for ReadArgs {
             feature_gates: Vec::new(),
             namespace: "default".to_owned(),
             verbose: false,
-            filename: None,
         }
     }
 }
@@ -94,15 +125,7 @@ impl ReadArgs {
         self.validate == Some(ValidateArg::Strict)
     }
 
-    /// Reads files. `-` is standard input.
-    pub(crate) fn sources(&self, files: &[PathBuf]) -> Result<Vec<SourceFile>, Failure> {
-        if files.iter().filter(|f| is_stdin(f)).count() > 1 {
-            return Err(Failure::Input(anyhow!("`-` (standard input) can be read only once")));
-        }
-        files.iter().map(|file| source(file)).collect()
-    }
-
-    /// Reads manifests, or returns why they cannot be read.
+    /// Reads sources, or returns why they cannot be read.
     pub(crate) fn read(&self, sources: &[SourceFile]) -> Result<Manifest, Diagnostics> {
         read(sources, &self.options().manifest_options())
     }
@@ -126,23 +149,4 @@ impl ReadArgs {
             ..RunReadOptions::default()
         }
     }
-}
-
-/// Whether a path means standard input.
-pub(crate) fn is_stdin(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
-
-fn source(file: &Path) -> Result<SourceFile, Failure> {
-    // Read one byte more than allowed, to detect a file that is too large, even an endless one.
-    let limit = Limits::default().file_bytes_max as u64 + 1;
-    let name = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
-    let mut bytes = Vec::new();
-    let read = if is_stdin(file) {
-        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(file).and_then(|f| f.take(limit).read_to_end(&mut bytes))
-    };
-    read.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
-    SourceFile::from_bytes(name, bytes).map_err(|diagnostic| Failure::Manifest(vec![*diagnostic], Vec::new()))
 }

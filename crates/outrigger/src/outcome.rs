@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use outrigger_manifest::{Diagnostic, Severity, SourceFile};
+use outrigger_node::input::InputError;
 use outrigger_node::read::ReadError;
 
 use crate::terminal;
@@ -50,6 +51,15 @@ impl From<ReadError> for Failure {
         match error {
             ReadError::Manifest { diagnostics, sources } => Failure::Manifest(diagnostics, sources),
             ReadError::Option(text) => Failure::Input(anyhow::anyhow!(text)),
+        }
+    }
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Self {
+        match error {
+            InputError::NotText(diagnostic) => Failure::Manifest(vec![*diagnostic], Vec::new()),
+            other => Failure::Input(other.into()),
         }
     }
 }

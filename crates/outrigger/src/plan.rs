@@ -1,12 +1,10 @@
 //! `outrigger plan`: shows what starts and stops when, and why.
 
-use std::path::PathBuf;
-
 use clap::ValueEnum;
 use outrigger_manifest::check_with_references;
 use outrigger_view::plan::{self, View};
 
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 
@@ -21,9 +19,8 @@ Examples:
 
 Exit codes: 0 fine, 1 a pod has errors, or refers to a ConfigMap, Secret or key that is missing, 2 the manifest cannot be read.")]
 pub(crate) struct Args {
-    /// Manifests, YAML or JSON; `-` is standard input.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -44,7 +41,7 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let sources = args.read.sources(&args.files)?;
+    let sources = args.input.sources(&args.read)?;
     let manifest = match args.read.read(&sources) {
         Ok(manifest) => manifest,
         Err(refused) => {

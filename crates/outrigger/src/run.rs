@@ -22,7 +22,7 @@ use outrigger_runtime::{LogLimits, NetworkMode, Owner, PublishedPort, PullPolicy
 use outrigger_view::output::{Format, Labels, Output, OutputOptions, Verbosity};
 
 use crate::detach::WaitArg;
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::logging::LogArgs;
 use crate::outcome::{self, Failure};
 use crate::runtime::{RuntimeArg, RuntimeArgs, Started, clean_cri, given_or_default, state_dir};
@@ -41,7 +41,9 @@ Examples:
   outrigger run job.yaml                    run it and exit with its result
   outrigger run -o json job.yaml            one JSON object per event
   outrigger run --publish 8080:80 web.yaml  reach its port 80 at localhost:8080
-  cat pod.yaml | outrigger run -
+  outrigger run k8s/                        all manifests of a directory
+  outrigger run -k overlays/test            what a kustomization says
+  helm template . | outrigger run -
   outrigger run --timeout 5m --fail-fast job.yaml  as a step of a CI job
   outrigger run -d web.yaml                 run it in the background
 
@@ -52,9 +54,8 @@ Exit codes: 0 everything succeeded; if a pod failed, the exit code of the first 
 Job, of its last failed pod); 2 wrong usage, a bad manifest or a pod that this machine cannot run; 124 after --timeout; 125 a failure of outrigger itself; 130 after SIGINT \
 (Ctrl-C); 143 after SIGTERM; 129 after SIGHUP (the terminal was closed).")]
 pub(crate) struct Args {
-    /// Manifests, YAML or JSON; `-` is standard input.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     #[command(flatten)]
     runtime: RuntimeArgs,
     /// Write events to this file as JSON Lines (see docs/reference/trace.md).
@@ -270,11 +271,10 @@ impl Args {
 
     /// The run in the form in which a node stores it.
     fn record(&self) -> Result<RunRecord, Failure> {
-        let sources = self.read.sources(&self.files)?;
+        let sources = self.input.sources(&self.read)?;
         let options = self.read.options();
         let reading = RunReadOptions { replicas: self.replicas, restricted: self.restricted, ..options };
-        let files = self.files.iter().map(|file| file.display().to_string()).collect();
-        Ok(RunRecord::new(files, &sources, reading, self.pod_options()))
+        Ok(RunRecord::new(self.input.names(), &sources, reading, self.pod_options()))
     }
 
     /// Reads the manifests and plans each pod. Prints warnings. Any error rejects everything.

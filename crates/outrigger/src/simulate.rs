@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use outrigger_lifecycle::{Plan, Severity, Time, explain, phase, trace};
 use outrigger_manifest::{Diagnostic, ReadOptions, check_with_references, parse, to_json};
+use outrigger_node::input::read_file;
 pub(crate) use outrigger_simulate::ScriptDuration;
 use outrigger_simulate::{Ending, Options, Script, StopScript, simulate};
 use outrigger_view::analyze::analyze;
@@ -14,7 +15,7 @@ use outrigger_view::timeline::{Scale, Timeline, html};
 use outrigger_view::trace::{trace_json, trace_records, trace_text};
 use serde_json::{Value, json};
 
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 use crate::value::ValueError;
@@ -40,9 +41,8 @@ The same manifest, script and seed give the same trace, byte for byte.
 
 Exit codes: 0 the pod ended, 1 it has errors, refers to a ConfigMap, Secret or key that is missing, or never ends, 2 the manifest or the script cannot be read.")]
 pub(crate) struct Args {
-    /// The manifest, YAML or JSON; `-` is standard input.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    input: InputArgs,
     /// Script of what the containers do, YAML or JSON.
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
@@ -87,13 +87,13 @@ pub(crate) fn span(text: &str) -> Result<ScriptDuration, ValueError> {
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     let mut script = match &args.script {
-        Some(file) => read_script(file, &args.read)?,
+        Some(file) => read_script(file)?,
         None => Script::default(),
     };
     if let Some(at) = args.stop_at {
         script.stops.push(StopScript { at, grace: args.grace_period.map(ScriptDuration::seconds) });
     }
-    let sources = args.read.sources(std::slice::from_ref(&args.file))?;
+    let sources = args.input.sources(&args.read)?;
     let manifest = match args.read.read(&sources) {
         Ok(manifest) => manifest,
         Err(refused) => return Err(Failure::Manifest(refused.0, sources)),
@@ -102,7 +102,7 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
     if let Some(name) = &args.pod {
         checked.retain(|c| c.pod.name() == name || c.pod.origin.name == *name);
         if checked.is_empty() {
-            return Err(Failure::Input(anyhow!("no pod `{name}` in {}", sources[0].name)));
+            return Err(Failure::Input(anyhow!("no pod `{name}` in {}", args.input.names().join(", "))));
         }
     }
     let errors: Vec<Diagnostic> = checked
@@ -211,15 +211,15 @@ fn ended(ending: Ending) -> (&'static str, &'static str) {
     }
 }
 
-fn read_script(file: &Path, read: &ReadArgs) -> Result<Script, Failure> {
-    let sources = read.sources(&[file.to_owned()])?;
-    let documents = parse(0, &sources[0], &ReadOptions::default())
-        .map_err(|refused| Failure::Manifest(refused.0, sources.clone()))?;
+fn read_script(file: &Path) -> Result<Script, Failure> {
+    let source = read_file(file)?;
+    let documents = parse(0, &source, &ReadOptions::default())
+        .map_err(|refused| Failure::Manifest(refused.0, vec![source.clone()]))?;
     let script = match documents.as_slice() {
         [] => return Ok(Script::default()),
         [one] if one.root.is_null() => return Ok(Script::default()),
         [one] => serde_json::from_value(one.root.to_json()).map_err(anyhow::Error::from),
         _ => Err(anyhow!("a script is one document")),
     };
-    script.with_context(|| format!("{} is not a script", sources[0].name)).map_err(Failure::Input)
+    script.with_context(|| format!("{} is not a script", source.name)).map_err(Failure::Input)
 }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
+use outrigger_node::input::is_stdin;
 use outrigger_view::events::{Events, read_events};
 use outrigger_view::timeline::{Picture, Scale, draw};
 
-use crate::input;
 use crate::outcome::{Failure, Outcome};
 use crate::terminal;
 use crate::value::ValueError;
@@ -73,12 +73,12 @@ pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
 
 /// Reads all events of a file, or those of one pod.
 pub(crate) fn events(file: &Path, pod: Option<&str>) -> Result<Events, Failure> {
-    let text = if input::is_stdin(file) {
+    let text = if is_stdin(file) {
         std::io::read_to_string(std::io::stdin().lock())
     } else {
         std::fs::read_to_string(file)
     };
-    let name = if input::is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
+    let name = if is_stdin(file) { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = text.with_context(|| format!("cannot read {name}")).map_err(Failure::Input)?;
     let mut events =
         read_events(&text).with_context(|| format!("cannot use {name}")).map_err(Failure::Input)?;

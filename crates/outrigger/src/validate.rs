@@ -9,7 +9,7 @@ use outrigger_manifest::{Diagnostic, Manifest, Partial, Severity, SourceFile, ch
 use outrigger_node::read::{Machine, OciSettings, RuntimeKind, check_machine, class_of};
 use serde_json::json;
 
-use crate::input::ReadArgs;
+use crate::input::{InputArgs, ReadArgs};
 use crate::outcome::{Failure, Outcome};
 use crate::runtime::given_or_default;
 use crate::{runtime, terminal};
@@ -18,15 +18,15 @@ use crate::{runtime, terminal};
 #[command(after_help = "\
 Examples:
   outrigger validate pod.yaml
+  outrigger validate -R k8s/
   kubectl get deployment web -o yaml | outrigger validate --validate=ignore -
   outrigger validate --validate=strict -o json *.yaml
   outrigger validate --level restricted pod.yaml
 
 Exit codes: 0 nothing wrong (or only warnings and notes), 1 errors (or warnings, with --validate=strict), 2 a file cannot be read.")]
 pub(crate) struct Args {
-    /// Manifests, YAML or JSON; `-` is standard input.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    #[command(flatten)]
+    input: InputArgs,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text, value_name = "FORMAT")]
     output: Output,
@@ -63,7 +63,7 @@ enum Output {
 }
 
 pub(crate) fn execute(args: Args) -> Result<Outcome, Failure> {
-    let sources = args.read.sources(&args.files)?;
+    let sources = args.input.sources(&args.read)?;
     // The valid parts are checked even if there are errors, so that one call shows all of them.
     let Partial { manifest, diagnostics, is_complete } = args.read.read_partial(&sources);
     let state_dir = std::env::var_os("OUTRIGGER_STATE_DIR").map(PathBuf::from);

@@ -183,6 +183,162 @@ fn what_is_not_run_takes_one_line() {
     assert!(run.stderr.contains("kompose convert"), "{}", run.stderr);
 }
 
+const NAMED_POD: &str =
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: NAME}\nspec: {containers: [{name: c, image: i}]}\n";
+
+/// The names of the pods that `plan` reads.
+fn planned(args: &[&str]) -> Vec<String> {
+    let run = outrigger(&[&["plan", "-o", "json"], args].concat(), "");
+    assert_eq!(run.code, 0, "{args:?}: {}", run.stderr);
+    let json: serde_json::Value = serde_json::from_str(&run.stdout).expect("JSON");
+    let pods = json["pods"].as_array().expect("pods").iter();
+    pods.map(|pod| pod["name"].as_str().unwrap_or_else(|| panic!("{pod}")).to_owned()).collect()
+}
+
+#[test]
+fn manifests_are_files_and_directories() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::create_dir_all(path("k8s/below/.git")).expect("directories");
+    std::fs::create_dir_all(path("empty")).expect("a directory");
+    for (file, name) in [
+        ("k8s/b.yaml", "b"),
+        ("k8s/a.yml", "a"),
+        ("k8s/below/c.json", "c"),
+        ("k8s/below/.git/d.yaml", "d"),
+        ("k8s/notes.txt", "e"),
+        ("f.yaml", "f"),
+    ] {
+        let text = match file.ends_with(".json") {
+            true => {
+                r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "NAME"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}"#
+            }
+            false => NAMED_POD,
+        };
+        std::fs::write(path(file), text.replace("NAME", name)).expect("a file");
+    }
+    // A link to a directory above would never end.
+    std::os::unix::fs::symlink(dir.path(), path("k8s/below/loop")).expect("a link");
+    let (k8s, f) = (path("k8s"), path("f.yaml"));
+    assert_eq!(planned(&[&k8s]), ["a", "b"]);
+    assert_eq!(planned(&["-R", &k8s]), ["a", "b", "c"]);
+    assert_eq!(planned(&["-f", &f, "-f", &k8s]), ["f", "a", "b"]);
+    assert_eq!(planned(&[&k8s, "--filename", &f]), ["a", "b", "f"]);
+    for (place, said) in [("empty", "no .yaml, .yml or .json file in"), ("none.yaml", "cannot read")] {
+        let run = outrigger(&["validate", &path(place)], "");
+        assert!(run.code == 2 && run.stderr.contains(said), "{}", run.stderr);
+    }
+    let run = outrigger(&["convert", "--to", "kep", &k8s], "");
+    assert!(run.code == 2 && run.stderr.contains("one manifest is converted at a time"), "{}", run.stderr);
+}
+
+/// The programs are stand-ins which show what they were asked.
+#[test]
+fn charts_and_kustomizations_are_rendered_by_installed_programs() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    for name in ["shop", "overlay", "bin"] {
+        std::fs::create_dir(path(name)).expect("a directory");
+    }
+    std::fs::write(path("shop/Chart.yaml"), "name: shop\nversion: 1.0.0\n").expect("a chart");
+    std::fs::write(path("overlay/kustomization.yaml"), "resources: []\n").expect("a kustomization");
+    let validate =
+        |args: &[&str]| outrigger_with(&[&["validate"], args].concat(), "", &[("PATH", &path("bin"))]);
+    let missing = validate(&[&path("shop")]);
+    assert!(
+        missing.code == 2 && missing.stderr.contains("there is no `helm` here; install it"),
+        "{}",
+        missing.stderr
+    );
+    let missing = validate(&["-k", &path("overlay")]);
+    assert!(
+        missing.code == 2 && missing.stderr.contains("needs `kustomize` or `kubectl`"),
+        "{}",
+        missing.stderr
+    );
+    let plain = validate(&[&path("overlay")]);
+    assert!(plain.code == 2 && plain.stderr.contains("is a kustomization; use `-k "), "{}", plain.stderr);
+    let none = validate(&["-k", &path("shop")]);
+    assert!(
+        none.code == 2 && none.stderr.contains("is not a directory with a kustomization"),
+        "{}",
+        none.stderr
+    );
+
+    let script = |program: &str, script: &str| {
+        let file = path(&format!("bin/{program}"));
+        std::fs::write(&file, format!("#!/bin/sh\n{script}")).expect("a script");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("it can run");
+    };
+    // The pods have a mistake, so that the output shows the text that was read.
+    let wrong =
+        |name: &str| format!("echo '{}'\n", NAMED_POD.replace("NAME", name).replace("image", "imagee"));
+    script(
+        "helm",
+        &format!(
+            "[ \"$*\" = \"template shop {} --namespace team\" ] || exit 3\n{}",
+            path("shop"),
+            wrong("chart")
+        ),
+    );
+    script(
+        "kubectl",
+        &format!("[ \"$*\" = \"kustomize {}\" ] || exit 3\n{}", path("overlay"), wrong("kubectl")),
+    );
+    let chart = validate(&["-n", "team", &path("shop")]);
+    assert!(chart.stdout.contains("shop (helm template):4:"), "{}{}", chart.stdout, chart.stderr);
+    let overlay = validate(&["-k", &path("overlay")]);
+    assert!(overlay.stdout.contains("overlay (kustomize build):4:"), "{}", overlay.stdout);
+    // kustomize itself comes first. What it complains about is shown.
+    script("kustomize", "echo 'no such patch' >&2; exit 1\n");
+    let failed = validate(&["-k", &path("overlay")]);
+    assert!(failed.code == 2 && failed.stderr.contains("failed: no such patch"), "{}", failed.stderr);
+}
+
+/// A server on loopback that answers each request with the next text.
+fn serve(answers: Vec<String>) -> (String, std::thread::JoinHandle<()>) {
+    use std::io::Read as _;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let thread = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let _ = stream.read(&mut [0; 4096]);
+            // A client that has read enough has closed the connection.
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (url, thread)
+}
+
+#[test]
+fn manifests_come_from_urls() {
+    let answer = |head: &str, body: &str| {
+        format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    };
+    let (url, server) = serve(vec![
+        answer("200 OK", &NAMED_POD.replace("NAME", "web")),
+        answer("404 Not Found", ""),
+        answer("200 OK\r\ncontent-type: text/html", "<html>"),
+        answer("302 Found\r\nlocation: http://example.com/pod.yaml", ""),
+        answer("200 OK", &"#".repeat((8 << 20) + 1)),
+    ]);
+    assert_eq!(planned(&[&format!("{url}/pod.yaml")]), ["web"]);
+    for said in [
+        "answered 404 Not Found",
+        "it is a web page",
+        "redirects to http://example.com",
+        "more than 8388608 bytes",
+    ] {
+        let run = outrigger(&["plan", "-f", &format!("{url}/pod.yaml")], "");
+        assert!(run.code == 2 && run.stderr.contains(said), "{said}: {}", run.stderr);
+    }
+    server.join().expect("every answer was read");
+    let run = outrigger(&["plan", "http://example.com/pod.yaml"], "");
+    assert!(run.code == 2 && run.stderr.contains("use https"), "{}", run.stderr);
+}
+
 /// These are kubectl's values, which the sidecar proposal uses for downgrades.
 #[test]
 fn validate_false_is_ignore() {
