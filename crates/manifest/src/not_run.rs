@@ -121,6 +121,7 @@ pub(crate) fn reason(api_version: &str, kind: &str) -> &'static str {
         "NetworkPolicy" => "the traffic of pods is not filtered",
         "Ingress" | "IngressClass" | "Gateway" | "GatewayClass" | "HTTPRoute" | "GRPCRoute" | "TCPRoute"
         | "TLSRoute" => "requests are not routed; publish a port of the pod with --publish",
+        "Service" | "EndpointSlice" => "pods do not reach each other by the names of Services yet",
         "Endpoints" => "only EndpointSlices are read; write one instead",
         "Namespace" => "a namespace exists as soon as an object is in it",
         "PersistentVolume" | "StorageClass" => "claims are directories of this machine",

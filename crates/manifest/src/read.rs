@@ -371,12 +371,14 @@ impl Reader<'_> {
                 }
             }
             "Service" => {
+                self.not_run.add(&node, kind, not_run::reason("v1", kind), out);
                 if let Some(object) = self.unless_accepted::<Service>(kind, &node, out, |o| &mut o.metadata) {
                     self.manifest.services.push(object);
                     self.manifest.service_nodes.push(node);
                 }
             }
             "EndpointSlice" => {
+                self.not_run.add(&node, kind, not_run::reason("discovery.k8s.io/v1", kind), out);
                 let slice = self.unless_accepted::<EndpointSlice>(kind, &node, out, |o| &mut o.metadata);
                 if let Some(object) = slice {
                     self.manifest.endpoint_slices.push(object);

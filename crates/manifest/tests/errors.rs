@@ -353,6 +353,11 @@ fn kinds_that_are_not_run_are_accepted() {
         assert!(found[0].starts_with(&format!("2:7 warning {kind} `s` is not run: ")), "{found:?}");
         assert!(found.len() == 1 && found[0].contains(reason), "{found:?}");
     }
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {ports: [{port: 80}]}\n---\n";
+    expect(
+        &format!("{service}{}", pod("  containers: [{name: c}]\n")),
+        &["- warning not run: 1 Service (-v lists them with the reason)"],
+    );
     let two = format!("{0}{0}{1}", object("v1", "NetworkPolicy"), object("v1", "Ingress"));
     expect(
         &two,
