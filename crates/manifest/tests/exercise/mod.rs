@@ -5,7 +5,9 @@ use outrigger_lifecycle::convert::{Target, convert as edits_to};
 use outrigger_lifecycle::{FeatureGates, FieldPath, Finding, plan};
 use outrigger_manifest::convert::apply;
 use outrigger_manifest::edit::Editor;
-use outrigger_manifest::{Diagnostic, Node, ReadOptions, SourceFile, Validate, Value, read, render, to_json};
+use outrigger_manifest::{
+    Diagnostic, Node, ReadOptions, SourceFile, Validate, Value, check_services, read, render, to_json,
+};
 
 /// Reads the bytes in every mode, and uses every part of the result.
 pub(crate) fn manifest(bytes: &[u8]) {
@@ -21,6 +23,7 @@ pub(crate) fn manifest(bytes: &[u8]) {
             Ok(manifest) => {
                 assert!(!manifest.pods.is_empty());
                 show(&manifest.warnings, &sources);
+                show(&check_services(&manifest), &sources);
                 for pod in &manifest.pods {
                     let missing = FieldPath::spec("containers").index(0).field("nothing");
                     for path in [FieldPath::root(), FieldPath::annotation("a/b"), missing] {
