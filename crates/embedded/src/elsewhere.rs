@@ -79,6 +79,7 @@ fn holder(dir: &Path, own: &OwnedFd) -> Option<i32> {
     };
     let this = Path::new("/proc/self");
     let (users, mut seen) = (namespace(this, "user")?, HashSet::from([namespace(this, "mnt")?]));
+    let mut found = None;
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let path = process.path();
@@ -88,10 +89,23 @@ fn holder(dir: &Path, own: &OwnedFd) -> Option<i32> {
         }
         let Some(mounts) = namespace(&path, "mnt") else { continue };
         if seen.insert(mounts) && has_mounts(&path.join("root"), dir, own).unwrap_or(false) {
+            found = Some((mounts, pid));
+        }
+        // A shim lives as long as its container. Other processes may be about to end with their node.
+        if let Some((holding, _)) = found
+            && holding == mounts
+            && is_container_shim(&path)
+        {
             return Some(pid);
         }
     }
-    None
+    found.map(|(_, pid)| pid)
+}
+
+/// Whether a process is the shim of one container, by its command line.
+fn is_container_shim(process: &Path) -> bool {
+    let command = fs::read(process.join("cmdline")).unwrap_or_default();
+    command.split(|byte| matches!(byte, 0 | b' ')).skip(1).take(2).eq([&b"shim"[..], b"container"])
 }
 
 /// Whether the pod's directory with its tmpfs is at this path below a root.
